@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     )
     from laconic.integrations.ddp_hook import ddp_hook
     from laconic.integrations.fsdp_hooks import fsdp_hooks
-    from laconic.network.network_tree import Level, Network
+    from laconic.network.network_tree import Level, LinkChange, Network
     from laconic.planner.plan import plan
     from laconic.planner.values import Advice
     from laconic.report.compare import compare
@@ -60,6 +60,7 @@ _HOMES = {
     "Faults": "virtual.rpc",
     "LaconicError": "errors",
     "Level": "network.network_tree",
+    "LinkChange": "network.network_tree",
     "Network": "network.network_tree",
     "NonFinite": "errors",
     "ShardSampler": "runtime.data_shard",
@@ -105,6 +106,7 @@ __all__ = [
     "Faults",
     "LaconicError",
     "Level",
+    "LinkChange",
     "Network",
     "NonFinite",
     "ShardSampler",

@@ -367,6 +367,19 @@ class Group(Protocol):
         """Carry out a `collective.Program` on every member's flat tensor, in place, and return the tensor."""
         ...
 
+    def measure(self, device: torch.device) -> Communication[Any]:
+        """Probe the network between the members with tensors of a device, and return a `collective.Measured`."""
+        ...
+
+    def clock_seconds(self) -> float:
+        """Return this member's time."""
+        ...
+
+    @property
+    def remembered(self) -> dict[str, Any]:
+        """What is known about this group and ends with it, by the names of those who found it out."""
+        ...
+
     def compute_alike(self, answer: Tensor, into: Tensor, compute: Callable[[], Any]) -> None:
         """Let `compute` write to `into` what follows from the answer of a collective alone, so that it is the same on
         every member. Members that share memory may copy what one of them has computed."""

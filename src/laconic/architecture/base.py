@@ -26,6 +26,8 @@ from laconic.worker import (
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from laconic.network.network_tree import Network
+    from laconic.network.routes import Vector
     from laconic.topology.base import Topology
 
 
@@ -72,6 +74,11 @@ class Architecture(Technique):
     def sent_bytes(self, payload_bytes: float, size: int, meets: Meets = "reduce") -> float:
         """Return the bytes that one worker sends, in the mean over all, to combine payloads of so many bytes among
         `size` workers."""
+
+    def sum_seconds(self, payload_bytes: Vector, network: Network) -> tuple[Vector, Vector] | None:
+        """Return what sums of so many bytes of every worker of a network take, and for how long each occupies the
+        busiest link; None where the transport's own all-reduce makes them."""
+        return None
 
     def control_bytes(self, tensors: int, size: int, rounds: int = 1, ragged: bool = False, messages: int = 1) -> float:
         """Return the most control bytes that one worker sends for so many float32 tensors in so many messages, of which

@@ -16,11 +16,11 @@ _Bytes = Annotated[float, typer.Option("--bytes", help="Bytes of a rank's vector
 def register(app: typer.Typer) -> None:
     """Add the commands to the tool."""
     collective = typer.Typer(
-        help="Look at collectives as programs of sends: each is proved right, priced on a network, drawn.",
+        help="Look at collectives as programs of sends: each is proved right, priced on a network, run, drawn.",
         no_args_is_help=True,
     )
     collective.command("list")(list_programs)
-    for command in (show, price, verify, draw):
+    for command in (show, price, verify, run, draw):
         collective.command(command.__name__)(command)
     app.add_typer(collective, name="collective")
 
@@ -70,6 +70,23 @@ def verify(
     from laconic.report.collective import verify_files
 
     verify_files(files)
+
+
+def run(
+    name: _Name,
+    workers: _Workers = 4,
+    inside: _Inside = 1,
+    nbytes: _Bytes = 8e6,
+    repeats: Annotated[int, typer.Option(min=1, help="How often vectors are summed; the median counts.")] = 5,
+    network: Annotated[
+        str | None,
+        typer.Option(help="A rate as 100mbit: processes get links of it, which needs root; default: the loopback."),
+    ] = None,
+) -> None:
+    """Carry a program out between processes of this machine: check the sum, and compare its time with its price."""
+    from laconic.report.collective_run import print_run
+
+    print_run(name, workers, inside, nbytes, repeats, network)
 
 
 def draw(

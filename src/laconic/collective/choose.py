@@ -27,31 +27,47 @@ SIZES = tuple(4.0**k for k in range(17))
 """Sizes in bytes at which a `Selection` prices all programs: 1 B to 4 GB."""
 
 
-def candidates(relation: str, links: Links) -> list[Program]:
+@dataclass(frozen=True)
+class Recipe:
+    """How to make a program: a generator's name, and the knobs that it is given."""
+
+    name: str
+    knobs: tuple[tuple[str, int], ...] = ()
+
+    def make(self, size: int) -> Program:
+        """Return the program for so many ranks."""
+        (one,) = (one for one in generators() if one.name == self.name)
+        return one.make(size, **dict(self.knobs))
+
+
+def recipes(relation: str, size: int, inside: int = 1) -> list[tuple[Recipe, Program]]:
     """Return the programs of all generators of a relation that exist for so many ranks, with the knobs worth trying.
 
     - `relation`: a collective's name, such as `all_reduce`.
-    - `links`: the network, whose hosts are its `host_size` neighbouring ranks where it has levels.
+    - `size`: the number of ranks.
+    - `inside`: how many neighbouring ranks share a host.
     """
-    tried = {
-        "inside": sorted({1, getattr(links, "host_size", 1)}),
-        "blocks": TRIED_BLOCKS,
-        "ways": (1, 2, 4),
-        "ports": (1, 2, 3),
-    }
-    found: list[Program] = []
+    tried = {"inside": sorted({1, inside}), "blocks": TRIED_BLOCKS, "ways": (1, 2, 4), "ports": (1, 2, 3)}
+    found: list[tuple[Recipe, Program]] = []
     for one in generators(relation):
         names = [name for name in one.knobs if name in tried]
         for values in product(*(tried[name] for name in names)):
+            recipe = Recipe(one.name, tuple(zip(names, values, strict=True)))
             try:
-                program = one.make(links.size, **dict(zip(names, values, strict=True)))
+                program = recipe.make(size)
             except ProgramError:  # not for so many ranks
                 continue
-            if program not in found:
-                found.append(program)
+            if all(program != other for _, other in found):
+                found.append((recipe, program))
     if not found:
-        raise LaconicError(f"no generator makes a program for {relation} among {links.size} ranks")
+        raise LaconicError(f"no generator makes a program for {relation} among {size} ranks")
     return found
+
+
+def candidates(relation: str, links: Links) -> list[Program]:
+    """Return the programs of `recipes` for a network, whose hosts are its `host_size` neighbouring ranks where it has
+    levels."""
+    return [program for _, program in recipes(relation, links.size, getattr(links, "host_size", 1))]
 
 
 def choose(relation: str, nbytes: float, links: Links, message_seconds: float = 0.0) -> Program:

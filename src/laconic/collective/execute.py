@@ -1,7 +1,9 @@
 """The executor: a program carried out by messages between the members of a group, on either engine.
 
-A rank goes through the steps in which it takes part. It hands over all sends and receives of a step at once and waits
-for them, so that no two ranks can wait for each other for ever: whoever is in the earliest step can always go on.
+A rank goes through all steps, also those in which it takes no part. It hands over all sends and receives of a step at
+once and waits for them, so that no two ranks can wait for each other for ever: whoever is in the earliest step can
+always go on. Since every rank takes as many turns, that is also true of several programs in flight at once, which all
+ranks advance in the same order, and their messages meet those that they should.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ class Turn:
 
 @lru_cache(maxsize=256)
 def turns(program: Program, rank: int) -> tuple[Turn, ...]:
-    """Return what a rank does, step by step; chunks for the same rank are one message, in ascending order."""
+    """Return what a rank does in every step; chunks for the same rank are one message, in ascending order."""
     sends = program.sends
     mine = np.flatnonzero((sends.source == rank) | (sends.destination == rank))
     found: dict[int, tuple[dict[tuple[int, bool], list[int]], dict[tuple[int, bool], list[int]]]] = {}
@@ -55,7 +57,7 @@ def turns(program: Program, rank: int) -> tuple[Turn, ...]:
                 for side in both
             )
         )
-        for _, both in sorted(found.items())
+        for both in (found.get(step, ({}, {})) for step in range(program.steps))
     )
 
 
@@ -136,8 +138,7 @@ def _carry_out(program: Program, memory: Tensor, places: Places, group: Group, c
         sent = {chunk for message, _ in sends for chunk in message.chunks}
         receives = [(m, part) for m in turn.receives if (part := _room(memory, places, m, sent)).numel()]
         handles = group.swap([(part, m.peer) for m, part in sends], [(part, m.peer) for m, part in receives], control)
-        if handles:
-            yield list(handles)
+        yield list(handles)
         for message, part in receives:
             _take(memory, places, message, part)
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laconic.collective.compose import relabel
+from laconic.collective.direct_links import direct_links
 from laconic.collective.grids import hierarchical
 from laconic.collective.locality import find_groups
 from laconic.collective.price import price
@@ -48,9 +49,8 @@ def plan(probe: Probe, nbytes: float) -> Plan:
     vector, so that no plan is faster than that.
     """
     size = probe.size
-    groupings = [find_groups(probe.distance(), count) for count in range(1, size + 1) if size % count == 0]
-    racks = min(groupings, key=lambda groups: _misfit(probe, inferred(probe, groups)))
-    network = inferred(probe, racks)
+    groupings = _groupings(probe)
+    racks, network = located(probe)
     found = []
     for groups in groupings:
         order = np.argsort(groups, kind="stable").tolist()
@@ -58,6 +58,19 @@ def plan(probe: Probe, nbytes: float) -> Plan:
             placed = relabel(program, order)
             found.append(Plan(racks, placed, price(placed, nbytes, network).seconds))
     return min(found, key=lambda one: one.seconds)
+
+
+def located(probe: Probe) -> tuple[NDArray[np.int64], Graph]:
+    """Return the groups that explain a probe best, of all numbers of equal groups, and the network that it shows; all
+    ranks are one group where links without a switch explain it better."""
+    found = [(groups, inferred(probe, groups)) for groups in _groupings(probe)]
+    found += [(np.zeros(probe.size, dtype=np.int64), graph) for graph in direct_links(probe)]
+    return min(found, key=lambda one: _misfit(probe, one[1]))
+
+
+def _groupings(probe: Probe) -> list[NDArray[np.int64]]:
+    size = probe.size
+    return [find_groups(probe.distance(), count) for count in range(1, size + 1) if size % count == 0]
 
 
 def _misfit(probe: Probe, network: Graph) -> float:

@@ -12,7 +12,7 @@ import heapq
 import itertools
 import math
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -69,6 +69,15 @@ class Fluid:
 
     def _compute(self, change: float, nothing: object) -> None:
         self._computing += change
+
+    def change(self, seconds: float, links: Sequence[int], bytes_per_second: float) -> None:
+        """Give some links another capacity from this time on, which lies ahead of what has been simulated."""
+        self._push(max(seconds, self._now), partial(self._set, list(links), bytes_per_second), None)
+
+    def _set(self, links: list[int], bytes_per_second: float, nothing: object) -> None:
+        self._capacities = self._capacities.copy()
+        self._capacities[links] = bytes_per_second
+        self._stale = True
 
     def add(self, job: Job, seconds: float) -> None:
         """Add a job at this time, which may lie ahead of what has been simulated but not behind."""

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from laconic.errors import LaconicError
 from laconic.network.flow import Flow
-from laconic.network.fluid import Job
+from laconic.network.fluid import Fluid, Job
 from laconic.network.routes import Routes
 from laconic.units import bits_per_second, seconds
 from laconic.values.profile import LinkTimes, OperationTimes, Profile
@@ -50,6 +50,24 @@ class Level:
 
 
 @dataclass(frozen=True)
+class LinkChange:
+    """A worker's own link that has another rate, in both directions, from some time on.
+
+    - `at_seconds`: the virtual time.
+    - `worker`: the worker's rank.
+    - `bits_per_second`: the new rate.
+    """
+
+    at_seconds: float
+    worker: int
+    bits_per_second: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.at_seconds < math.inf or self.worker < 0 or not 0 < self.bits_per_second < math.inf:
+            raise LaconicError(f"a link changes at a time from 0 on, to a positive and finite rate: {self}")
+
+
+@dataclass(frozen=True)
 class Network:
     """A network as levels from the inner to the outer; the first is a worker's own link.
 
@@ -62,6 +80,8 @@ class Network:
       same time (on processors that all workers share) loads one more link, which all of them use.
     - `links`: the rates, in bits per second, of workers whose own link has another one, by worker.
     - `trees`: all-reduces use double binary trees where these have fewer rounds than a ring.
+    - `changes`: links whose rates change while virtual workers run, a `laconic.LinkChange` each; prices are those of
+      the network as it begins.
     """
 
     size: int
@@ -70,6 +90,7 @@ class Network:
     measured: LinkTimes | None = None
     links: Mapping[int, float] = field(default_factory=dict)
     trees: bool = False
+    changes: tuple[LinkChange, ...] = ()
 
     def __post_init__(self) -> None:
         sizes = [level.workers for level in self.levels]
@@ -83,6 +104,8 @@ class Network:
                     f"a link of {rate:g} bit/s for worker {worker} makes no sense: workers are 0 to {self.size - 1}, "
                     f"rates positive and finite"
                 )
+        if any(change.worker >= self.size for change in self.changes):
+            raise LaconicError(f"the link of a worker changes that is none of 0 to {self.size - 1}")
         if any(b % a for a, b in pairwise(sizes)):
             raise LaconicError(f"each level joins whole units of the one inside it, not {sizes}")
 
@@ -108,14 +131,19 @@ class Network:
     def read(cls, size: int, table: Mapping[str, Any]) -> Network:
         """Read a network from a TOML table like `levels = [{workers = 1, bandwidth = "1Gbit", latency = "50us"}, …]`.
 
-        It may hold `links = {"3" = "100Mbit"}` for workers whose own link has another rate.
+        It may hold `links = {"3" = "100Mbit"}` for workers whose own link has another rate, and
+        `changes = [{at = "10s", worker = 3, bandwidth = "25Mbit"}]` for links that get another one later.
         """
         levels = [
             Level(int(row.get("workers", 1)), bits_per_second(row["bandwidth"]), seconds(row.get("latency", 0)))
             for row in table["levels"]
         ]
         links = {int(worker): bits_per_second(rate) for worker, rate in table.get("links", {}).items()}
-        return cls(size, tuple(levels), int(table.get("lanes", 2)), links=links)
+        changes = tuple(
+            LinkChange(seconds(row["at"]), int(row["worker"]), bits_per_second(row["bandwidth"]))
+            for row in table.get("changes", ())
+        )
+        return cls(size, tuple(levels), int(table.get("lanes", 2)), links=links, changes=changes)
 
     @classmethod
     def from_profile(cls, profile: Profile, workers: int | None = None) -> Network:
@@ -134,7 +162,7 @@ class Network:
     def free(self) -> Network:
         """Return a network of the same shape on which communication takes no time."""
         levels = tuple(Level(level.workers, UNLIMITED_BITS_PER_SECOND) for level in self.levels)
-        return replace(self, levels=levels, measured=None, links={})
+        return replace(self, levels=levels, measured=None, links={}, changes=())
 
     @property
     def host_size(self) -> int:
@@ -148,6 +176,14 @@ class Network:
         for worker, rate in self.links.items():
             parts[0][2 * worker : 2 * worker + 2] = rate / 8
         return np.concatenate([*parts, [self._shared_rate]] if self.measured else parts)
+
+    def fluid(self) -> Fluid:
+        """Return the fluid model of this network's links, with their changes to come."""
+        made = Fluid(self.capacities, self.lanes)
+        for change in self.changes:
+            own = (2 * change.worker, 2 * change.worker + 1)
+            made.change(change.at_seconds, own, change.bits_per_second / 8)
+        return made
 
     @property
     def _shared_rate(self) -> float:

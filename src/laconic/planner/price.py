@@ -345,10 +345,11 @@ class Pricer:
         for of in costs.rounds:
             together = TransferTimes.zero(len(ready))
             for meets, vector in of.items():
-                together = together + collective_costs.carry(meets, plan_arrays.summed(vector), costs.dtype)
+                nbytes = plan_arrays.summed(vector)
+                together = together + _carried(architecture, collective_costs, meets, nbytes, costs.dtype)
             rounds.append(together)
         if dense.any():
-            beside = collective_costs.carry("reduce", dense)
+            beside = _carried(architecture, collective_costs, "reduce", dense, "float32")
             rounds = [rounds[0] + beside, *rounds[1:]] if rounds else [beside]
         return Traffic(ready, encode, decode, rounds or [TransferTimes.zero(len(ready))], plan_arrays.gates)
 
@@ -384,6 +385,18 @@ class Pricer:
             for meets, vector in of.items():
                 sent += architecture.sent_bytes(float(vector.sum()), size, meets)
         return sent
+
+
+def _carried(
+    architecture: Architecture, collective_costs: CollectiveCosts, meets: str, nbytes: Vector, dtype: str
+) -> TransferTimes:
+    """Return what messages take: sums as the architecture makes them, everything else by the transport."""
+    network = collective_costs.network
+    if meets == "reduce" and network.size == collective_costs.workers:
+        own = architecture.sum_seconds(nbytes, network)
+        if own is not None:
+            return TransferTimes(*own, 1.0)
+    return collective_costs.carry(meets, nbytes, dtype)
 
 
 def _scattered_and_gathered(

@@ -19,6 +19,7 @@ class ServerOnlyGroup:
 
     def __init__(self, rank: int, ranks: tuple[int, ...]) -> None:
         self.rank, self.ranks, self.size, self.host_size = rank, ranks, len(ranks), 1
+        self.remembered: dict[str, Any] = {}
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise ContractError(
@@ -27,6 +28,7 @@ class ServerOnlyGroup:
         )
 
     all_reduce = all_gather = all_to_all = reduce_scatter = broadcast = send = receive = swap = run = barrier = _refuse
+    measure = clock_seconds = _refuse
 
     def compute_alike(self, answer: Tensor, into: Tensor, compute: Callable[[], Any]) -> None:
         """Compute: a server's answer is this worker's own."""

@@ -6,16 +6,19 @@ that the transport uses. `bench/ledger.py` checks the factors against a network 
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from laconic.collective.execute import execute
 from laconic.collective.flows import tree_children
+from laconic.collective.live_probe import Measured, probe_group
 from laconic.collective.program import Program
 from laconic.runtime.ledger import Ledger
 from laconic.values.wire import wire_factor
@@ -28,6 +31,7 @@ class CountedGroup(ABC):
     def __init__(self, rank: int, ranks: tuple[int, ...], ledger: Ledger, host_size: int = 1) -> None:
         self.rank, self.ranks, self.size = rank, ranks, len(ranks)
         self._ledger, self._workers_of_a_host = ledger, host_size
+        self.remembered: dict[str, Any] = {}
 
     @cached_property
     def host_size(self) -> int:
@@ -99,6 +103,12 @@ class CountedGroup(ABC):
 
     def run(self, program: Program, flat: Tensor, control: float = 0.0) -> Communication[Tensor]:
         return execute(program, flat, self, control)
+
+    def measure(self, device: torch.device) -> Communication[Measured]:
+        return probe_group(self, device)
+
+    def clock_seconds(self) -> float:
+        return time.perf_counter()
 
     def compute_alike(self, answer: Tensor, into: Tensor, compute: Callable[[], Any]) -> None:
         compute()

@@ -58,7 +58,8 @@ class VirtualSetup:
 
 
 _KNOWN = {
-    "network": {"lanes", "levels", "links"},
+    "network": {"lanes", "levels", "links", "changes"},
+    "changes": {"at", "worker", "bandwidth"},
     "levels": {"workers", "bandwidth", "latency"},
     "compute": {"forward", "backward", "step", "slowness", "straggling", "trace", "seed", "profile"},
     "straggling": {"probability", "factor"},
@@ -72,6 +73,7 @@ def _refuse_unknown(table: Mapping[str, Any]) -> None:
     places = [
         ("network", network),
         *(("levels", row) for row in network.get("levels", ())),
+        *(("changes", row) for row in network.get("changes", ())),
         ("compute", compute),
         ("straggling", compute.get("straggling", {})),
         *(("events", row) for row in table.get("events", ())),

@@ -11,7 +11,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from laconic.errors import LaconicError, WorkerLost
-from laconic.network.fluid import Fluid
 from laconic.network.network_tree import UNLIMITED_BITS_PER_SECOND, Network
 from laconic.runtime import current_worker, metrics
 from laconic.runtime.ledger import Ledger
@@ -116,7 +115,7 @@ def simulate(
     ledgers = [Ledger() for _ in range(workers)]
     with states.kept(), guards(), _patient_collector(workers):
         while True:
-            simulation = Simulation(Fluid(network.capacities, network.lanes), network, compute, states.switch_to)
+            simulation = Simulation(network.fluid(), network, compute, states.switch_to)
             simulation.recording, simulation.heartbeat_seconds = recording, heartbeat_seconds
             simulation.rpc = VirtualRpc(simulation, servers, workers, faults)
             simulation.absent = tuple(

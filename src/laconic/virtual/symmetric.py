@@ -19,11 +19,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from laconic.collective import flows
+from laconic.collective.live_probe import Measured, measured_links
 from laconic.collective.price import price as price_program
 from laconic.collective.program import Program
 from laconic.errors import LaconicError
 from laconic.network.flow import Flow
-from laconic.network.fluid import Fluid, Job
+from laconic.network.fluid import Job
 from laconic.network.network_tree import Network
 from laconic.profile.parameters_only import add_parameter
 from laconic.runtime.counted_group import CountedGroup
@@ -86,7 +87,7 @@ class SymmetricWorker:
         self.rank, self.size, self.host_size = 0, network.size, network.host_size
         self.ledger = Ledger()
         self.network, self.compute = network, compute
-        self.fluid = Fluid(network.capacities, network.lanes)
+        self.fluid = network.fluid()
         self.seconds = np.zeros(self.size)
         self.waited_seconds = 0.0
         self.world = SymmetricGroup(self)
@@ -180,6 +181,14 @@ class SymmetricGroup(CountedGroup):
 
     def _broadcast(self, tensor: Tensor, root: int) -> SymmetricHandle:
         return self._start(flows.broadcast(self.size, root, tensor.nbytes), "broadcast", tensor, tensor)
+
+    def clock_seconds(self) -> float:
+        return self._worker.clock_seconds()
+
+    def measure(self, device: torch.device) -> Communication[Measured]:
+        """Return what a probe would find; it takes no time here."""
+        yield []
+        return measured_links(self._worker.network)
 
     def run(self, program: Program, flat: Tensor, control: float = 0.0) -> Communication[Tensor]:
         """Price a program as one operation, of as many bytes each way as the mean of its ranks has."""

@@ -178,6 +178,9 @@ class VirtualGroup(CountedGroup):
         self._count_of_collectives = 0
         self._messages: dict[tuple[int, int, int], int] = {}
 
+    def clock_seconds(self) -> float:
+        return self._worker.clock_seconds()
+
     def barrier(self) -> VirtualHandle:
         return self._join_collective("barrier", None, lambda tensors: ([None] * self.size, flows.barrier(self.size)))
 
