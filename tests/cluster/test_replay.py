@@ -113,6 +113,55 @@ def test_jobs_that_share_a_device_change_each_others_rates() -> None:
     assert outcome.completed.tolist() == [13.0, 10.0]  # a: 4 alone, 6 seconds at half, 3 alone
 
 
+@dataclass(frozen=True)
+class Whole:
+    """A job with parts that end at whole seconds, and are twice as fast with a batch of 2."""
+
+    parts: tuple[float, ...]
+
+    @property
+    def work(self) -> float:
+        return sum(self.parts)
+
+    def rate(self, done: float, grant: Grant, cluster: Cluster, beside: Sequence[Job]) -> Rate:
+        ends = np.cumsum(self.parts)
+        return Rate(2.0 if grant.batch == 2 else 1.0, float(ends[np.searchsorted(ends, done, "right")]), rounded=1.0)
+
+
+@dataclass(frozen=True)
+class InTens(Says):
+    """The same every 10 s."""
+
+    @property
+    def every(self) -> float:
+        return 10.0
+
+
+def test_parts_end_at_whole_seconds_and_after_a_round_that_they_are_rounded_down_to() -> None:
+    seen: list[tuple[float, list[int]]] = []
+
+    def what(state: State) -> Decision:
+        seen.append((state.now, list(state.active)))
+        return Decision({job: Grant((Slot(job, 0),)) for job in state.active})
+
+    parts = [(9.6,), (10.4,), (3.4, 3.4, 0.3), (2.5, 3.5, 40.0)]
+    outcome = replay(
+        [Job(f"job{i}", 0.0, 1, Whole(x)) for i, x in enumerate(parts)], Cluster.uniform(4, 1), InTens(what)
+    )
+    assert outcome.completed.tolist() == [10.0, 10.0, 6.0, 2 + 4 + 40.0]
+    assert seen[:3] == [(0.0, [0, 1, 2, 3]), (10.0, [1, 3]), (20.0, [3])]  # 10.4 is in truth after 10
+    assert len(seen) == 5
+    np.testing.assert_allclose(outcome.parts.sum(axis=0), outcome.completion_times)
+
+
+def test_another_batch_on_the_same_slots_costs_no_restart() -> None:
+    def what(state: State) -> Decision:
+        return Decision({0: Grant((Slot(0, 0),), batch=2 if state.now >= 20 else 1)})
+
+    outcome = replay([Job("job", 0.0, 1, Whole((40.0,)))], Cluster.uniform(1, 1), InTens(what), Costs(4.0, 4.0))
+    assert outcome.completed[0] == 4 + 16 + 12 and outcome.restarts[0] == 0
+
+
 @given(
     st.dictionaries(st.integers(0, 5), st.integers(0, 2)),
     st.dictionaries(st.integers(0, 5), st.integers(0, 2)),

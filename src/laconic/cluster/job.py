@@ -18,11 +18,14 @@ class Rate(NamedTuple):
     - `speed`: work a second.
     - `until`: how much work is done when the rate changes, or the job ends.
     - `communicating`: the share of the time in which its workers wait for messages.
+    - `rounded`: the seconds to whose multiples the time until then is rounded, to the nearest; 0: it is not. What is
+      rounded down to the moment of a decision in rounds counts after it.
     """
 
     speed: float
     until: float
     communicating: float = 0.0
+    rounded: float = 0.0
 
 
 class Progress(Protocol):

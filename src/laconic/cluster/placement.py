@@ -32,3 +32,41 @@ def consolidated(room: Room, workers: int) -> Grant | None:
             counts = counts.copy()
             counts[host] = 0
     return Grant.of(slots)
+
+
+def emptiest(room: Room, workers: int) -> Grant | None:
+    """Return whole devices of the emptiest hosts, the first of equals, in the order in which they were taken: as few
+    hosts as possible for a large gang, and small ones kept apart. None where there are too few devices.
+
+    - `room`: what is free.
+    - `workers`: how many devices are asked for.
+    """
+    if room.gpus < workers:
+        return None
+    counts, slots = room.whole.copy(), list[Slot]()
+    while len(slots) < workers:
+        host = int(counts.argmax())
+        taken = np.flatnonzero(room.free[host] >= ALMOST)[: workers - len(slots)].tolist()
+        slots += [Slot(host, device) for device in taken]
+        counts[host] = 0
+    return Grant(tuple(slots))
+
+
+def even(room: Room, workers: int) -> Grant | None:
+    """Return whole devices spread evenly over the fewest of the emptiest hosts that hold as many each. None where no
+    number of hosts holds them so.
+
+    - `room`: what is free.
+    - `workers`: how many devices are asked for.
+    """
+    order = np.argsort(-room.whole, kind="stable").tolist()
+    for hosts in range(1, min(workers, len(order)) + 1):
+        least, more = divmod(workers, hosts)
+        counts = [least + (i < more) for i in range(hosts)]
+        if all(count <= room.whole[host] for count, host in zip(counts, order, strict=False)):
+            return Grant.of(
+                Slot(host, device)
+                for count, host in zip(counts, order, strict=False)
+                for device in np.flatnonzero(room.free[host] >= ALMOST)[:count].tolist()
+            )
+    return None

@@ -15,8 +15,11 @@ class Policy(Technique):
     """Decides who runs where. Its knobs are its fields; what it remembers is handed to it and returned by it."""
 
     axis: ClassVar[str] = "cluster"
-    every: ClassVar[float | None] = None
-    """The seconds between decisions, where it decides in rounds, at multiples of that; otherwise at every event."""
+
+    @property
+    def every(self) -> float | None:
+        """The seconds between decisions, where it decides in rounds, at multiples of that; otherwise at every event."""
+        return None
 
     def init(self) -> Any:
         """Return what the policy remembers at the beginning."""

@@ -70,6 +70,7 @@ class _Kind(IntEnum):
     BACK = 2
     ARRIVAL = 3
     WAKE = 4
+    LATE = 5  # the end of a segment that was rounded down: in truth it is after what is decided now
 
 
 def replay(
@@ -126,16 +127,18 @@ class _Replay:
             self._heap.append((outage.end, _Kind.BACK, outage.host, 0))
         heapq.heapify(self._heap)
         self._arrived, self._left, self._decisions = 0, len(jobs), 0
-        self._now, self._wake = 0.0, math.inf
+        self._now, self._wake, self._round = 0.0, math.inf, -math.inf
 
     def run(self) -> Outcome:
         memory, events = self._policy.init(), list[Event]()
         every = self._policy.every
         while self._left:
             self._now = self._next_time(bool(events), every)
-            events += self._happened()
-            if every is not None and (self._now % every or not self._active):
+            in_round = every is not None and not self._now % every and self._round < self._now
+            events += self._happened(before_a_round=in_round)
+            if every is not None and (not in_round or not self._active):
                 continue
+            self._round = self._now
             if not events and every is None:
                 continue
             decision, memory = self._policy.decide(self._state(), events, memory)
@@ -170,13 +173,13 @@ class _Replay:
             )
         return soonest
 
-    def _happened(self) -> list[Event]:
-        """Let everything happen that happens now, and return it."""
+    def _happened(self, before_a_round: bool) -> list[Event]:
+        """Let everything happen that happens now, or now and before the round's decision, and return it."""
         events: list[Event] = []
         now, heap = self._now, self._heap
-        while heap and heap[0][0] <= now:
+        while heap and heap[0][0] <= now and not (before_a_round and heap[0][1] == _Kind.LATE):
             _, kind, number, version = heapq.heappop(heap)
-            if kind == _Kind.SEGMENT:
+            if kind in (_Kind.SEGMENT, _Kind.LATE):
                 if version == self._versions[number]:
                     events += self._segment_ended(number)
             elif kind == _Kind.LOST:
@@ -243,11 +246,23 @@ class _Replay:
                 raise ClusterError(f"{self._policy} gives slots to job {job}, which is not there or is done")
         check(changes, self._running, self._jobs, self._room)
         self._running = dict(self._running)  # what the last decision was made upon stays as it was
-        for job in (*changes.stop, *(job for job, _ in changes.resize)):
+        kept = {job for job, grant in changes.resize if grant.slots == self._running[job].slots}
+        moved = [(job, grant) for job, grant in changes.resize if job not in kept]
+        for job in (*changes.stop, *(job for job, _ in moved)):
             self._settle(job)
             self._release(job)
-        for job, grant in (*changes.start, *changes.resize):
+        for job, grant in (*changes.start, *moved):
             self._start(job, grant)
+        for job, grant in changes.resize:
+            if job in kept:
+                self._retune(job, grant)
+
+    def _retune(self, job: int, grant: Grant) -> None:
+        """Let a job go on with another batch or clock on the slots that it has, which takes no time."""
+        self._settle(job)
+        self._running[job] = grant
+        if job in self._until:
+            self._begin(job)
 
     def _start(self, job: int, grant: Grant) -> None:
         known = self._known
@@ -279,13 +294,15 @@ class _Replay:
         self._known.speed[job] = rate.speed
         self._until[job], self._communicating[job] = rate.until, rate.communicating
         if rate.speed > 0:
-            self._push(job, self._now + max(rate.until - self._known.base[job], 0.0) / rate.speed)
+            seconds = max(rate.until - float(self._known.base[job]), 0.0) / rate.speed
+            whole = round(seconds / rate.rounded) * rate.rounded if rate.rounded else seconds
+            self._push(job, self._now + whole, _Kind.LATE if whole < seconds else _Kind.SEGMENT)
         else:
             self._versions[job] += 1
 
-    def _push(self, job: int, time: float) -> None:
+    def _push(self, job: int, time: float, kind: _Kind = _Kind.SEGMENT) -> None:
         self._versions[job] += 1
-        heapq.heappush(self._heap, (time, _Kind.SEGMENT, job, self._versions[job]))
+        heapq.heappush(self._heap, (time, kind, job, self._versions[job]))
 
     def _settle(self, job: int) -> None:
         """Count a job's time and work up to now."""
