@@ -99,7 +99,7 @@ def test_shortest_remaining_iterations_halve_the_time_of_exclusive_fifo(seed: in
 class Observed(Policy):
     """A Salus whose lanes are looked at whenever it decides: who shares one from the start has had equal time."""
 
-    inner: Salus = Salus("fair")
+    inner: Salus
 
     def init(self) -> Any:
         return self.inner.init(), []
@@ -123,7 +123,7 @@ def test_fair_lanes_give_equal_time_within_an_iteration() -> None:
         Job(f"job{i}", 0.0, 1, Iterations(40, 1 + 0.7 * i), gpu_memory_bytes=9 * GB, gpu_persistent_bytes=GB)
         for i in range(5)
     ]
-    outcome = replay(jobs, GPU, Observed())
+    outcome = replay(jobs, GPU, Observed(Salus("fair")))
     assert outcome.restarts.min() > 5
     assert outcome.makespan == pytest.approx(sum(job.progress.work for job in jobs))
 

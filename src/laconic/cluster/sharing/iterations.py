@@ -12,6 +12,8 @@ from laconic.cluster.job import Job, Rate
 from laconic.cluster.sharing.throughput import Throughput
 
 _ROUNDING = 1e-6  # of an iteration
+WHOLE = Throughput.knee(1.0)
+"""The profile of a job that uses all of a GPU: half of one takes twice as long."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Iterations:
 
     iterations: int
     seconds: float
-    throughput: Throughput = Throughput.knee(1.0)
+    throughput: Throughput = WHOLE
 
     @property
     def work(self) -> float:
