@@ -20,6 +20,7 @@ class Host:
     - `rack`: the rack that it stands in; empty where that makes no difference.
     - `cpu_milli`: thousandths of a core that jobs can ask for.
     - `memory_mib`: its memory.
+    - `gpu_memory_bytes`: that of each of its GPUs.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Host:
     rack: str = ""
     cpu_milli: float = float("inf")
     memory_mib: float = float("inf")
+    gpu_memory_bytes: float = float("inf")
 
 
 @dataclass(frozen=True)

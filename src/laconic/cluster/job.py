@@ -75,6 +75,7 @@ class Job:
     - `gpu_types`: the types of GPU that it can run on; none given: all.
     - `cpu_milli`, `memory_mib`: what each job needs of a host beside GPUs.
     - `gpu_memory_bytes`: what each worker needs of a GPU's memory.
+    - `gpu_persistent_bytes`: of this, what it needs between its iterations too, such as the model.
     """
 
     name: str
@@ -91,10 +92,13 @@ class Job:
     cpu_milli: float = 0.0
     memory_mib: float = 0.0
     gpu_memory_bytes: float = 0.0
+    gpu_persistent_bytes: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.gpus > 0 or (self.gpus > 1 and self.gpus != int(self.gpus)):
             raise ClusterError(f"{self.name} asks for {self.gpus} GPUs; ask for a part of one, or for whole ones")
+        if self.gpu_persistent_bytes > self.gpu_memory_bytes:
+            raise ClusterError(f"{self.name} keeps more of a GPU's memory between iterations than it needs at most")
         if self.progress.work < 0:
             raise ClusterError(f"{self.name} has less than no work to do")
         for name in ("least", "most"):
@@ -105,6 +109,11 @@ class Job:
     def workers(self) -> int:
         """The workers of the gang that it asks for."""
         return max(int(self.gpus), 1)
+
+    @property
+    def gpu_ephemeral_bytes(self) -> float:
+        """What each worker needs of a GPU's memory only while an iteration runs."""
+        return self.gpu_memory_bytes - self.gpu_persistent_bytes
 
     @property
     def share(self) -> float:

@@ -1,0 +1,1 @@
+"""Models of one GPU that several jobs use: in space, in time, and its memory."""
