@@ -92,9 +92,9 @@ class Salus(Policy):
                 memory.devices.setdefault((host, device), Lanes(state.cluster.hosts[host].gpu_memory_bytes))
         for number in sorted(memory.waiting, key=lambda job: self._key(state, job)):
             job = state.jobs[number]
-            for device in sorted(memory.devices, key=lambda d: (len(memory.devices[d].persistent), d)):
-                if memory.devices[device].admit(number, job.gpu_persistent_bytes, job.gpu_ephemeral_bytes):
-                    memory.at[number] = device
+            for place in sorted(memory.devices, key=lambda d: (len(memory.devices[d].persistent), d)):
+                if memory.devices[place].admit(number, job.gpu_persistent_bytes, job.gpu_ephemeral_bytes):
+                    memory.at[number] = place
                     memory.waiting.remove(number)
                     break
 
