@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -138,7 +137,8 @@ class Choices:
         return np.take_along_axis(goodput, best, 1)[:, 0], np.take_along_axis(batch, best, 1)[:, 0]
 
 
-def fit_steps(samples: Sequence[Sample]) -> StepModel:
+@lru_cache(maxsize=4096)  # jobs of one kind begin with the same measurements
+def fit_steps(samples: tuple[Sample, ...]) -> StepModel:
     """Return the model of what was measured: the least root mean squares of the logarithms' errors, of passes and of
     steps. What was never measured begins with perfect scaling: a coefficient that no sample tells is next to nothing,
     and until several hosts have been tried they are taken for hardly slower than one.
