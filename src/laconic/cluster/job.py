@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 from laconic.cluster.grant import Grant
@@ -98,12 +99,12 @@ class Job:
             if not getattr(self, name):
                 object.__setattr__(self, name, self.workers)
 
-    @property
+    @cached_property
     def workers(self) -> int:
         """The workers of the gang that it asks for."""
         return max(int(self.gpus), 1)
 
-    @property
+    @cached_property
     def share(self) -> float:
         """The share of a device that each worker asks for."""
         return min(self.gpus, 1.0)
