@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 from laconic.cluster.grant import Grant
@@ -105,7 +106,7 @@ class Job:
             if not getattr(self, name):
                 object.__setattr__(self, name, self.workers)
 
-    @property
+    @cached_property
     def workers(self) -> int:
         """The workers of the gang that it asks for."""
         return max(int(self.gpus), 1)
@@ -115,7 +116,7 @@ class Job:
         """What each worker needs of a GPU's memory only while an iteration runs."""
         return self.gpu_memory_bytes - self.gpu_persistent_bytes
 
-    @property
+    @cached_property
     def share(self) -> float:
         """The share of a device that each worker asks for."""
         return min(self.gpus, 1.0)

@@ -24,7 +24,11 @@ def run_in_order(
     - `place`: where those go that start.
     - `wake`: when to be asked again.
     """
-    left = state.room.gpus + sum(len(grant.slots) for grant in state.running.values())
+    order = list(order)
+    if len(state.running) == len(state.active) == len(order):  # all fit, since all run
+        return Decision.changing(state.running, {}, wake=wake)
+    hosts = state.cluster.hosts
+    left = state.cluster.gpus - sum(hosts[host].gpus for host in state.room.lost)
     chosen: list[int] = []
     for job in order:
         workers = state.jobs[job].workers

@@ -39,7 +39,7 @@ class Fifo(Policy):
                     memory[state.jobs[lost].tenant].appendleft(lost)
         start: dict[int, Grant] = {}
         room = state.room
-        for queue in memory.values():
+        for queue in filter(None, memory.values()):
             passed = deque[int]()
             while queue and room.gpus:
                 job = state.jobs[queue[0]]

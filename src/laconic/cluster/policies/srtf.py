@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
 
 from laconic.cluster.decision import Decision
 from laconic.cluster.policies.by_priority import run_in_order
 from laconic.cluster.policy import Policy
-from laconic.cluster.state import Event, State
+from laconic.cluster.state import Estimate, Event, State
 from laconic.registry import knob, technique
+
+
+class _Table(NamedTuple):
+    """Estimates as arrays, so that ordering many jobs takes no loop."""
+
+    estimates: Sequence[Estimate]
+    work: np.ndarray
+    gpus: np.ndarray
 
 
 @technique("srtf", paper="Schrage, Operations Research 16(3), 1968", aliases=("srsf",))
@@ -20,11 +31,16 @@ class Srtf(Policy):
 
     service: bool = knob(False, doc="whether the work left counts times its GPUs")
 
-    def decide(self, state: State, events: Sequence[Event], memory: None) -> tuple[Decision, None]:
+    def decide(self, state: State, events: Sequence[Event], memory: _Table | None) -> tuple[Decision, _Table]:
         del events
-
-        def key(job: int) -> tuple[float, int]:
-            left = state.remaining(job).value
-            return (left * state.jobs[job].gpus if self.service else left), job
-
-        return run_in_order(state, sorted(state.active, key=key)), memory
+        if memory is None or memory.estimates is not state.estimates:
+            memory = _Table(
+                state.estimates,
+                np.array([whole.value for whole in state.estimates]),
+                np.array([job.gpus for job in state.jobs]),
+            )
+        jobs = np.fromiter(state.active, np.int64, len(state.active))
+        left = np.maximum(memory.work[jobs] - state.done(jobs), 0.0)
+        if self.service:
+            left = left * memory.gpus[jobs]
+        return run_in_order(state, jobs[np.lexsort((jobs, left))].tolist()), memory
