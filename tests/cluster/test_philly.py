@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from laconic.cluster.decision import Decision
@@ -57,6 +57,9 @@ class Fair(Philly):
     st.sampled_from([(), (6, 4, 2), (0, 8, 4)]),
     st.sampled_from([0.0, 5.0, 1000.0]),
 )
+@example(
+    [(0, 1, 1, 0), (0, 3, 4, 0), (0, 2, 4, 0), (0, 2, 4, 0), (0, 2, 3, 0), (0, 3, 1, 0), (2, 3, 1, 1)], (), 5.0
+)  # an owner backs off from free GPUs, which are not lent meanwhile
 @settings(max_examples=60, deadline=None)
 def test_nobody_borrows_what_its_owner_waits_for(
     facts: list[tuple[int, int, int, int]], quotas: tuple[int, ...], patience: float
