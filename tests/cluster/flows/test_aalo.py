@@ -60,6 +60,9 @@ def test_a_large_coflow_falls_behind_a_small_one_and_does_not_starve() -> None:
     # the large one has sent 50 MB and is in the second queue: one part against ten
     assert small == pytest.approx(0.5 + 9e6 / (100e6 * 10 / 11))
     assert large == pytest.approx(2.09)
+    jobs = [FlowJob("large", 0.0, flow(0, 1, 200e6)), FlowJob("small", 0.0, flow(0, 1, 5e6))]
+    # it is first until it has sent 10 MB, and falls then, though no flow begins or ends
+    assert send_all(jobs, 2, 100e6, aalo).completed[1] == pytest.approx(0.1 + 5e6 / (100e6 * 10 / 11))
 
 
 def test_rates_that_a_port_cannot_carry_are_refused() -> None:

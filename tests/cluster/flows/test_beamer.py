@@ -49,13 +49,13 @@ def test_the_order_of_a_known_case() -> None:
     assert from_the_back(np.array([[2.0], [3.0], [1.0]]), [1.0, 9.0, 1.0]) == [1, 2, 0]
 
 
+@pytest.mark.long
 @pytest.mark.technique("beamer", check=1)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_random_stages_are_near_the_best_of_all_orders(seed: int) -> None:
     draws = np.random.default_rng(seed)
     ratios = []
-    for _ in range(4):
-        stages = int(draws.integers(3, 6))
+    for stages in (3, 4, 4, 5):
         jobs = []
         for stage in range(stages):
             for k in range(int(draws.integers(1, 4))):

@@ -37,11 +37,12 @@ def aalo(
     traffic: Traffic, memory: Any = None, *, queues: int = 10, first: float = 10e6, factor: float = 10.0
 ) -> tuple[Rates, Any]:
     """Return the rates of coflows that are queued by what they have sent, since nobody knows what they will: queues
-    share every port by weights that fall as their thresholds rise, so that none starves; in a queue, those of earlier jobs go first,
-    and a job's own by their stages; what is left goes to all in that order.
+    share every port by weights that fall as their thresholds rise, so that none starves; in a queue, those of earlier
+    jobs go first, and a job's own by their stages; what is left goes to all in that order.
 
     On shuffles whose sizes spread over four decades, sixty on a switch of eight ports, coflows took between 0.96 and
-    1.3 times as long with fair flows as with it; the paper reports 1.93 on its cluster. It decides anew when a coflow crosses a threshold, which stands for a coordinator that looks every few milliseconds.
+    1.3 times as long with fair flows as with it; the paper reports 1.93 on its cluster. It decides anew when a
+    coflow crosses a threshold, which stands for a coordinator that looks every few milliseconds.
 
     - `traffic`: what is sent now.
     - `memory`: unused.

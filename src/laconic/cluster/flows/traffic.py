@@ -82,7 +82,7 @@ class Traffic:
         """
         coflow, hosts = self.jobs[job].coflow, len(self.room) // 2
         ahead = self.jobs[job].iterations - int(self.begun[job])
-        found = ahead * (
+        found: NDArray[Any] = float(ahead) * (
             np.bincount(coflow.sources, coflow.nbytes, 2 * hosts)
             + np.bincount(coflow.destinations + hosts, coflow.nbytes, 2 * hosts)
         )

@@ -103,9 +103,9 @@ def _together(runs: Sequence[Running]) -> tuple[np.ndarray, np.ndarray]:
     why_no_word="It times the iterations of jobs that any policy has put on one GPU.",
 )
 def delay(now: float, new: MemoryCurve, others: Sequence[Running], budget: float) -> float:
-    """Return the shortest time for which a job must wait before its next iteration, so that all that run never need more
-    memory together than there is: none where memory is plentiful; where the curves never fit, until the others have
-    ended their iterations.
+    """Return the shortest time for which a job must wait before its next iteration, so that all that run never need
+    more memory together than there is: none where memory is plentiful; where the curves never fit, until the others
+    have ended their iterations.
 
     Reading chosen: the paper states the constraint; each step of the new curve and each period of the others that do
     not fit together forbid an interval of beginnings, and the first moment outside all of these is taken.
