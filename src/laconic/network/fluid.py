@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from laconic.network.max_min import fill
+
 _TOLERANCE = 1e-12
 
 
@@ -157,20 +159,8 @@ class Fluid:
         room = np.concatenate([self._capacities[links], own])
         nothing = room * _TOLERANCE
         for level in sorted({job.urgency for job in self._flowing}):
-            self._fill(np.array([job.urgency == level for job in self._flowing]), weights, room)
+            rising = np.array([job.urgency == level for job in self._flowing])
+            shares = fill(weights, room, rising)
+            for k in np.flatnonzero(rising):
+                self._flowing[k].rate = float(shares[k] / self._flowing[k].heaviest_bytes)
             room[room < nothing] = 0.0  # rounding errors of full links
-
-    def _fill(self, rising: NDArray[np.bool_], weights: NDArray[np.float64], room: NDArray[np.float64]) -> None:
-        """Set the rates of the jobs in `rising`, and subtract what they use from the links' `room`."""
-        while rising.any():
-            load = weights[rising].sum(axis=0)
-            used = load > 0
-            shares = np.full(len(room), np.inf)
-            shares[used] = np.maximum(room[used], 0) / load[used]
-            share = shares.min()
-            full = shares <= share * (1 + 1e-9)
-            stopped = rising & (weights[:, full] > 0).any(axis=1)
-            for k in np.flatnonzero(stopped):
-                self._flowing[k].rate = float(share / self._flowing[k].heaviest_bytes)
-            room -= weights[stopped].sum(axis=0) * share
-            rising &= ~stopped

@@ -88,8 +88,8 @@ class Salus(Policy):
     def _admit(self, state: State, memory: Residents) -> None:
         """Try everyone who waits, each on the GPU with the fewest jobs that has memory for it."""
         for host in range(len(state.cluster.hosts)):
-            for device in range(state.cluster.hosts[host].gpus if host not in state.room.lost else 0):
-                memory.devices.setdefault((host, device), Lanes(state.cluster.hosts[host].gpu_memory_bytes))
+            for number in range(state.cluster.hosts[host].gpus if host not in state.room.lost else 0):
+                memory.devices.setdefault((host, number), Lanes(state.cluster.hosts[host].gpu_memory_bytes))
         for number in sorted(memory.waiting, key=lambda job: self._key(state, job)):
             job = state.jobs[number]
             for place in sorted(memory.devices, key=lambda d: (len(memory.devices[d].persistent), d)):

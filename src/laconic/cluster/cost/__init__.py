@@ -1,0 +1,1 @@
+"""What clusters cost: catalogues of instances, and the cheapest that meets a goal."""
