@@ -12,6 +12,7 @@ from laconic.cluster.sharing.throughput import Throughput
 from laconic.errors import ClusterError
 
 
+@pytest.mark.evidence("mig")
 @pytest.mark.technique("mig", check=1)
 def test_an_a100_has_19_maximal_layouts_of_14_kinds() -> None:
     layouts = maximal_layouts()

@@ -49,6 +49,7 @@ def test_a_client_whose_footprint_does_not_fit_is_refused() -> None:
     assert admits([tiny] * 47, tiny, 1e9) and not admits([tiny] * 48, tiny, 1e9)
 
 
+@pytest.mark.evidence("mps")
 @pytest.mark.technique("mps", check=2)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_fitted_on_half_of_the_measured_pairs_it_predicts_the_others(seed: int) -> None:
