@@ -34,7 +34,7 @@ def test_a_coflows_queue_counts_the_thresholds_that_it_has_crossed(seed: int) ->
             last[job] = queue
         return aalo(traffic, memory)
 
-    jobs = heavy_tailed(seed, 30)
+    jobs = heavy_tailed(seed, 18)
     send_all(jobs, 8, 10 * GBIT, watched)
     for job, one in enumerate(jobs):
         if one.coflow.nbytes.sum() > 1.01e8:
@@ -47,7 +47,7 @@ def test_one_queue_is_first_in_first_out(seed: int) -> None:
     def in_order(traffic: Traffic, memory: Any) -> tuple[Rates, Any]:
         return Rates(one_after_another(traffic, [[job] for job in sending(traffic)], traffic.room.copy())), memory
 
-    jobs = heavy_tailed(seed, 30)
+    jobs = heavy_tailed(seed, 18)
     one = send_all(jobs, 8, 10 * GBIT, partial(aalo, queues=1)).completed
     assert one == pytest.approx(send_all(jobs, 8, 10 * GBIT, in_order).completed, rel=1e-9)
     assert not np.allclose(one, send_all(jobs, 8, 10 * GBIT, aalo).completed)

@@ -42,6 +42,7 @@ def test_with_one_job_a_stage_the_order_is_that_of_coflows(seed: int) -> None:
     assert ends == pytest.approx(send_all(alone, 8, 10 * GBIT, beamer).completed, rel=1e-6)
 
 
+@pytest.mark.technique("beamer", check=1)
 def test_the_order_of_a_known_case() -> None:
     # the first port is the most loaded, and the second row loads it most: it is last; then the third row by the other
     assert from_the_back(np.array([[1.0, 0.0], [5.0, 1.0], [0.0, 4.0]])) == [0, 2, 1]
