@@ -122,9 +122,10 @@ def two_tenants(patience: float | None, seed: int) -> Outcome:
 
 
 @pytest.mark.long
-@pytest.mark.technique("philly", check=2)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_locality_is_best_relaxed_neither_at_once_nor_never(seed: int) -> None:
+    """What the row's second check says holds for these two tenants on 96 GPUs, whose gangs fill racks. For tenants
+    7f04ca and e13805 on 96, 128 and 160 GPUs never relaxing is best: the check is not marked."""
     at_once, later, never = (two_tenants(patience, seed) for patience in (0.0, 4 * 3600.0, None))
     assert later.mean_completion_time < min(at_once.mean_completion_time, never.mean_completion_time)
     waits = [outcome.parts[0].mean() for outcome in (at_once, later, never)]
