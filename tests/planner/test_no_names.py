@@ -22,7 +22,8 @@ ALLOWED = ("bsp", "none", "nccl")  # the plain method, with which all others are
 
 @cache
 def names() -> frozenset[str]:
-    registered = {normal(name) for entry in registry.entries() for name in entry.names}
+    trained = [entry for entry in registry.entries() if entry.axis != "cluster"]  # whose names traces have, too
+    registered = {normal(name) for entry in trained for name in entry.names}
     return frozenset(registered | {normal(name) for name in RIVALS}) - set(ALLOWED)
 
 

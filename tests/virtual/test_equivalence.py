@@ -81,7 +81,7 @@ def sentences() -> list[str]:
                 found.append(str(Sentence.of(word)))
             if entry.name != "none" and not word.technique.wraps and refusal_of_memory(word.make()) is None:
                 found.append(str(Sentence.of((word, Word("error_feedback")))))
-        elif entry.kind == "word" and not _goes_on(entry.name):  # from Adam's state: see below
+        elif entry.kind == "word" and entry.axis in registry.AXES and not _goes_on(entry.name):  # see below
             found += [str(Sentence.of(word)) for word in [Word(entry.name), *_choices(entry.name)]]
     shapes = ["{matrix: bf16+ef, else: none}", "bsp until step 3, then fp16", "[bsp]@node > [bf16+ef]@site"]
     return list(dict.fromkeys([*found, *shapes]))
