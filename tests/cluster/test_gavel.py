@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -176,25 +175,6 @@ def test_throughputs_are_read_and_jobs_are_drawn(tmp_path: Path) -> None:
         read_gavel(tmp_path / "t.json")
     with pytest.raises(ClusterError, match="2 jobs on 3 types"):
         Shared(np.ones((2, 3)), np.ones(2), np.ones(2), np.ones(2))
-
-
-@functools.cache
-def continuous(aware: bool, per_hour: float, seed: int, first: int, last: int) -> float:
-    """The mean hours to completion of jobs from the first to the last on 36 GPUs of each type; others come after."""
-    throughputs = read_gavel(folder_of("gavel") / "simulation_throughputs.json")
-    jobs = continuous_jobs(throughputs, per_hour, last + 200, seed)
-    outcome = replay(jobs, cluster_of(36, 36, 36), Gavel(aware=aware, queue="by_type", seed=seed))
-    return float(outcome.completion_times[first:last].mean() / 3600)
-
-
-@pytest.mark.long
-@pytest.mark.evidence("gavel")
-@pytest.mark.parametrize(("aware", "hours"), [(False, 23.49), (True, 16.82)])
-def test_completion_times_are_the_published_ones(aware: bool, hours: float) -> None:
-    """Four jobs an hour, the 4,000th to the 5,000th counted, three seeds: a minute or more for each. Types are filled
-    one after the other, as in the authors' simulator."""
-    means = [continuous(aware, 4.0, seed, 4000, 5000) for seed in range(3)]
-    assert np.mean(means) == pytest.approx(hours, rel=0.05)
 
 
 @pytest.mark.long

@@ -58,9 +58,6 @@ class _Rounds:
 @technique(
     "gavel",
     paper="Narayanan et al., OSDI 2020",
-    evidence="published",
-    reproduces="mean completion by least attained service on 36 V100, 36 P100 and 36 K80 at four jobs an hour, three "
-    "seeds, ± 5 %: 23.49 h where speeds are not known, 16.82 h where they are",
     formula="max min_m s_m Σ_j T_mj X_mj / (w_m Σ_j T_mj N_j / N) where Σ_j X_mj ≤ 1 and Σ_m s_m X_mj ≤ N_j",
 )
 @dataclass(frozen=True)
