@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laconic.cluster.by_gpu_type import ByGpuType
+from laconic.cluster.by_type import ByType
 from laconic.cluster.decision import Decision
 from laconic.cluster.grant import Grant, Slot
 from laconic.cluster.hosts import Cluster, Host
@@ -125,7 +125,7 @@ def jobs_with_deadlines(seed: int, count: int = 200) -> list[Job]:
         seconds = float(np.exp(draws.uniform(math.log(600), math.log(4 * 3600))))
         work = seconds * max(speed for _, speed in speeds)
         deadline = float(seconds * draws.uniform(1.5, 6))
-        found.append(Job(f"job{i}", 0.0, 1, ByGpuType(work, speeds), deadline=deadline))
+        found.append(Job(f"job{i}", 0.0, 1, ByType(work, dict(speeds)), deadline=deadline))
     times = np.cumsum(draws.exponential(SECONDS_BETWEEN, count))
     return [
         replace(job, arrival=float(t), deadline=float(t + job.deadline)) for job, t in zip(found, times, strict=True)

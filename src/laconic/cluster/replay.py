@@ -68,9 +68,7 @@ class _Kind(IntEnum):
     SEGMENT = 0
     LOST = 1
     BACK = 2
-    ARRIVAL = 3
-    WAKE = 4
-    LATE = 5  # the end of a segment that was rounded down: in truth it is after what is decided now
+    LATE = 3  # the end of a segment that was rounded down: in truth it is after what is decided now
 
 
 def replay(
@@ -152,9 +150,9 @@ class _Replay:
             if self._wake <= self._now:
                 raise ClusterError(f"{self._policy} asks at {self._now:g} s to be woken at {self._wake:g} s")
             events = []
-        completed = self._completed
+        known = self._known
         return Outcome(
-            self._jobs, self._known.first_start, completed, self._parts, self._known.restarts, self._known.attained,
+            self._jobs, known.first_start, self._completed, self._parts, known.restarts, known.attained,
             self._decisions, self._log or [],
         )  # fmt: skip
 
