@@ -15,6 +15,7 @@ from urllib.request import Request, urlopen
 
 PROGRAMS = ("chromium", "chromedriver")
 _WAIT_SECONDS = 60.0
+_TRIES = 5
 
 
 def missing() -> str | None:
@@ -82,13 +83,27 @@ class Browser:
             return json.load(answer)["value"]
 
 
+def _started() -> tuple[subprocess.Popen[str], str]:
+    """Start a driver and return it with its port; again if another program takes the port that it has just chosen."""
+    said = ""
+    for _ in range(_TRIES):
+        driver = subprocess.Popen(
+            ["chromedriver", "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        assert driver.stdout is not None
+        for line in driver.stdout:
+            if found := re.search(r"successfully on port (\d+)", line):
+                return driver, found[1]
+            said += line
+        driver.wait()
+    raise RuntimeError(f"chromedriver ended {_TRIES} times before it listened. It said:\n{said}")
+
+
 @contextmanager
 def browsing(folder: Path) -> Iterator[Browser]:
     """A browser that keeps its things in `folder` and ends with the block."""
-    driver = subprocess.Popen(["chromedriver", "--port=0"], stdout=subprocess.PIPE, text=True)
+    driver, port = _started()
     try:
-        assert driver.stdout is not None
-        port = next(found[1] for line in driver.stdout if (found := re.search(r"successfully on port (\d+)", line)))
         browser = Browser(f"http://127.0.0.1:{port}", folder / "profile")
         try:
             yield browser
