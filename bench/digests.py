@@ -251,8 +251,8 @@ zero_run_length
 zero_run_length(code=golomb)
 dfs
 flat+topk(0.01)+ef
-flat+bucket_means+ring_hop
-bucket_means+ring_hop
+flat+bucket_means+per_hop
+bucket_means+per_hop
 cast_int8+two_hop(memory=true)+ef
 flat+scaled_sign+two_hop(memory=true)+ef
 """

@@ -348,7 +348,7 @@ def _sorted(axis: str | None) -> tuple[Entry, ...]:
 def load() -> None:
     """Import, once, every module that may hold a technique: this library's, those that the process which started this
     one was extended by, and the entry points `laconic.techniques`."""
-    for package in (*AXES, "theory", "cost", "collective", "cluster"):
+    for package in (*AXES, "theory", "cost", "collective", "cluster", "federated"):
         if find_spec(family := f"laconic.{package}"):
             for module in walk_packages(getattr(import_module(family), "__path__", ()), f"{family}."):
                 import_module(module.name)

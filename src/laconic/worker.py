@@ -6,7 +6,7 @@ This module holds protocols and plain values only, no behaviour. Techniques see 
 Communication has two layers, both of them data:
 
 - A compressor *yields requests* (`Reduce`, `ReduceScatter`, `Gather`, `GatherRagged`, `Scatter`, `ScatterRagged`,
-  `Broadcast`, `Merge`, `RingPass`): what should happen to a tensor, not how. Several dependent rounds are several
+  `Broadcast`, `Merge`, `CodedSum`): what should happen to a tensor, not how. Several dependent rounds are several
   yields.
 - An architecture *carries a request out* by yielding `Handle`s of group operations; an engine waits for them, never
   inside an autograd hook.
@@ -140,12 +140,43 @@ class Merge:
     combine: Callable[[Tensor, Tensor], Tensor]
 
 
+class HopCode(Protocol):
+    """How parts of a float32 vector are written in messages that are decoded and added to on their way."""
+
+    @property
+    def unit(self) -> int:
+        """The number of elements of the smallest part that can be encoded separately from the rest."""
+        ...
+
+    def nbytes(self, numel: int) -> int:
+        """Return the bytes of the message of a part of so many elements."""
+        ...
+
+    def encode(self, part: Tensor, step: int | None) -> Tensor:
+        """Return the message (uint8) of a part that is to be added in this step of a program, or of one that is
+        complete (None): all workers write equal messages of equal parts."""
+        ...
+
+    def decode(self, message: Tensor, numel: int) -> Tensor:
+        """Return the part of so many elements that a message encodes."""
+        ...
+
+
+@dataclass(frozen=True)
+class Coding:
+    """How a flat vector is encoded: it consists of vectors of these lengths, each with a code of its own."""
+
+    codes: tuple[HopCode, ...]
+    lengths: tuple[int, ...]
+
+
 @dataclass(frozen=True, eq=False)
-class RingPass:
-    """Send the tensor to the next worker on the ring of ranks and receive the previous worker's, which has the same
-    shape."""
+class CodedSum:
+    """Add flat float32 tensors elementwise, in messages that are encoded: whoever receives one decodes it, adds its own
+    part and encodes the sum for the next. Every worker gets the same sum. The input is overwritten."""
 
     tensor: Tensor
+    coding: Coding
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,8 +186,8 @@ class Swap:
     tensor: Tensor
 
 
-Request = Reduce | ReduceScatter | Gather | GatherRagged | Scatter | ScatterRagged | Broadcast | Merge | RingPass | Swap
-Meets = Literal["reduce", "gather", "scatter", "broadcast", "merge", "ring", "edge"]
+Request = Reduce | ReduceScatter | Gather | GatherRagged | Scatter | ScatterRagged | Broadcast | Merge | CodedSum | Swap
+Meets = Literal["reduce", "gather", "scatter", "broadcast", "merge", "edge"]
 """The operations by which payloads meet; each has its own price on the wire."""
 
 
@@ -180,7 +211,7 @@ class Meet(Protocol):
     def scatter_ragged(self, rows: Sequence[Tensor]) -> ScatterRagged: ...
     def broadcast(self, tensor: Tensor, source: int) -> Broadcast: ...
     def merge(self, tensor: Tensor, combine: Callable[[Tensor, Tensor], Tensor]) -> Merge: ...
-    def ring_pass(self, tensor: Tensor) -> RingPass: ...
+    def coded_sum(self, tensor: Tensor, code: HopCode) -> CodedSum: ...
 
     @property
     def rate(self) -> float:
@@ -363,8 +394,11 @@ class Group(Protocol):
 
     def barrier(self) -> Handle: ...
 
-    def run(self, program: Any, flat: Tensor, control: float = 0.0) -> Communication[Tensor]:
-        """Carry out a `collective.Program` on every member's flat tensor, in place, and return the tensor."""
+    def run(
+        self, program: Any, flat: Tensor, control: float = 0.0, coding: Coding | None = None
+    ) -> Communication[Tensor]:
+        """Carry out a `collective.Program` on every member's flat tensor, in place, and return the tensor. With a
+        coding, chunks are encoded in messages."""
         ...
 
     def measure(self, device: torch.device) -> Communication[Any]:

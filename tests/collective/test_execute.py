@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import laconic
-from laconic.collective.execute import cuts
+from laconic.collective.chunk_memory import cuts
 from laconic.collective.generators import generators, make_program
 from laconic.errors import ProgramError
 from laconic.network.network_tree import Level, Network

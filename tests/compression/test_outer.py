@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -11,8 +12,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import laconic
+from laconic.architecture.allreduce import AllReduce
+from laconic.collective.chunk_memory import cuts
+from laconic.compression.per_hop import OnEveryHop
 from laconic.compression.raw import Raw
-from laconic.compression.ring_hop import InRing
 from laconic.optim import Muon, matrices_apart
 from laconic.strategy import Strategy
 from laconic.values.tensor_spec import TensorSpec
@@ -128,38 +131,30 @@ def test_two_bits_with_memory_end_near_32() -> None:
 @settings(max_examples=25, deadline=None)
 @given(size=st.integers(1, 7), numel=st.integers(1, 300), seed=st.integers(0, 1000))
 def test_all_hold_the_same_bits_and_full_width_is_the_exact_ring(size: int, numel: int, seed: int) -> None:
-    """The exact ring adds chunk c's values of worker c, c + 1, … in this order."""
+    """The exact ring adds chunk c's values of worker c + 1, c + 2, … in this order, and ends at worker c."""
     inputs = normals(size, numel, seed)
-    short = meet(compressor("bucket_means+ring_hop"), inputs)
+    short = meet(compressor("bucket_means+per_hop"), inputs)
     assert all(torch.equal(o.result, short[0].result) for o in short)
-    exact = meet(InRing(Raw()), inputs)
-    chunk = -(-numel // size)
-    padded = torch.nn.functional.pad(torch.stack(inputs), (0, size * chunk - numel)).view(size, size, chunk)
-    sums = []
-    for c in range(size):
-        total = padded[c, c]
-        for hop in range(1, size):
-            total = padded[(c + hop) % size, c] + total
-        sums.append(total)
-    expected = torch.cat(sums)[:numel] / size
-    assert all(torch.equal(o.result, expected) for o in exact)
+    exact = meet(OnEveryHop(Raw()), inputs)
+    for c, (begin, end) in enumerate(pairwise(cuts([1.0] * size, numel))):
+        total = inputs[(c + 1) % size][begin:end].clone()
+        for hop in range(2, size + 1):
+            total = inputs[(c + hop) % size][begin:end] + total
+        assert all(torch.equal(o.result[begin:end], total / size) for o in exact)
 
 
 @pytest.mark.long
 @pytest.mark.technique("intellect1_int8_ring", check=2)
 def test_payload_and_error_of_the_ring() -> None:
     """2(P-1)/P·8n bits and 2(P-1) tables of 256 numbers; the error of the sum is below 5 % at four, and grows."""
-    made, errors = compressor("bucket_means+ring_hop"), {}
+    made, errors = compressor("bucket_means+per_hop"), {}
     for size in (2, 4, 8, 16):
         n = 4096 * size
         inputs = normals(size, n)
-        handed: list[list[tuple[str, Tensor]]] = []
-        outcomes = meet(made, inputs, payloads=handed)
-        for sent in handed:
-            passed = sum(x.nbytes for name, x in sent if name == "RingPass")
-            reported = sum(x.nbytes for name, x in sent if name == "Gather")
-            wire = passed + (size - 1) * reported  # what is gathered goes round as it is
-            assert wire == 2 * (size - 1) * n // size + 2 * (size - 1) * 256 * 4
+        outcomes = meet(made, inputs)
+        whole = made.payload_bytes(spec_of(inputs[0]), size)
+        sent = AllReduce().sent_bytes(whole, size, made.meets)
+        assert sent == 2 * (size - 1) * n // size + 2 * (size - 1) * 256 * 4
         exact = torch.stack(inputs).double().mean(0)
         errors[size] = float((outcomes[0].result.double() - exact).norm() / exact.norm())
     assert errors[4] < 0.05
@@ -169,9 +164,10 @@ def test_payload_and_error_of_the_ring() -> None:
 def test_the_ledger_counts_the_rings_bytes() -> None:
     """Of a whole model joined, on the engine; sent once in a round."""
     n = 64 * 32 + 32 + 32 * 10 + 10
-    found = trained("diloco(period=5) / flat+bucket_means+ring_hop", 10, 8, adamw)
-    chunk = -(-n // 4)
-    assert found.sent_bytes == 2 * (2 * 3 * (chunk + 1024))
+    found = trained("diloco(period=5) / flat+bucket_means+per_hop", 10, 8, adamw)
+    lengths = [end - begin for begin, end in pairwise(cuts([1.0] * 4, n))]
+    sums, totals = (lengths[3], lengths[2], lengths[1]), (lengths[0], lengths[3], lengths[2])
+    assert found.sent_bytes == 2 * (sum(sums) + sum(totals) + 6 * 1024)
 
 
 @pytest.mark.parametrize(("size", "numel"), [(1, 4), (2, 5), (3, 3), (4, 9), (5, 12)])
@@ -179,26 +175,23 @@ def test_what_a_codec_loses_nothing_of_goes_round_exactly(size: int, numel: int)
     """Small whole numbers, different at every worker and place, in chunks that are filled up."""
     inputs = [torch.arange(numel, dtype=torch.float32) * (1 + rank) - 7 * rank for rank in range(size)]
     expected = torch.stack(inputs).sum(dim=0) / size
-    for outcome in meet(compressor("bf16+ring_hop"), inputs):
+    for outcome in meet(compressor("bf16+per_hop"), inputs):
         torch.testing.assert_close(outcome.result, expected)
 
 
-@pytest.mark.parametrize("text", ["int8+ring_hop", "bf16+ring_hop", "qsgd+ring_hop", "bucket_means(bits=2)+ring_hop"])
+@pytest.mark.parametrize("text", ["int8+per_hop", "bf16+per_hop", "qsgd+per_hop", "bucket_means(bits=2)+per_hop"])
 def test_other_codecs_go_round_it(text: str) -> None:
     made = compressor(text)
     for size in (1, 2, 3, 5):
         for dtype in (torch.float32, torch.bfloat16):
             inputs = [tensor("normal", seed=r, dtype=dtype) for r in range(size)]
-            handed: list[list[tuple[str, Tensor]]] = []
-            outcomes = meet(made, inputs, payloads=handed)
+            outcomes = meet(made, inputs)
             assert all(torch.equal(o.result, outcomes[0].result) and o.result.dtype == dtype for o in outcomes)
-            counted = sum(x.nbytes for _, x in handed[0])
-            assert counted == made.payload_bytes(spec_of(inputs[0]), size)
 
 
 def test_a_memory_around_the_ring_keeps_what_all_did_not_send() -> None:
     """A worker's own share of a sum cannot be separated, so that memories hold the common error, in the mean."""
-    made = compressor("bucket_means(bits=2, deviations=3)+ring_hop+ef")
+    made = compressor("bucket_means(bits=2, deviations=3)+per_hop+ef")
     states = [made.init(spec_of(tensor("normal"))) for _ in range(3)]
     sent, came = 0.0, 0.0
     for step in range(10):
@@ -213,11 +206,11 @@ def test_a_memory_around_the_ring_keeps_what_all_did_not_send() -> None:
 def test_what_is_not_finite_goes_round_as_such() -> None:
     inputs = normals(3, 30)
     inputs[1][4] = float("inf")
-    outcomes = meet(compressor("bucket_means+ring_hop"), inputs)
+    outcomes = meet(compressor("bucket_means+per_hop"), inputs)
     assert all(not o.result[:10].isfinite().any() and o.result[10:].isfinite().all() for o in outcomes)
 
 
-@pytest.mark.parametrize("text", ["topk(0.1, index=golomb)+ring_hop", "scalecom+ring_hop", "ring_hop"])
+@pytest.mark.parametrize("text", ["topk(0.1, index=golomb)+per_hop", "scalecom+per_hop", "per_hop"])
 def test_what_cannot_go_round_is_refused(text: str) -> None:
     with pytest.raises(laconic.errors.StrategyError, match="write"):
         Strategy.parse(f"bsp / {text}")
@@ -225,7 +218,7 @@ def test_what_cannot_go_round_is_refused(text: str) -> None:
 
 @pytest.mark.long
 def test_two_processes_and_two_virtual_workers_end_with_the_same_bits(pool: Pool) -> None:
-    strategy = "diloco(period=2) / flat+bucket_means+ring_hop / allreduce"
+    strategy = "diloco(period=2) / flat+bucket_means+per_hop / allreduce"
     real = pool.run(two_of, strategy, workers=2)
     virtual = laconic.simulate(lambda: train_among(strategy, None), workers=2).results
     assert all(torch.equal(a, b) for a, b in zip(real, virtual, strict=True))

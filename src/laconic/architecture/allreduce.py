@@ -11,11 +11,13 @@ from torch import Tensor
 
 from laconic.architecture.base import Architecture
 from laconic.claims import EveryRankEndsWithTheSum, WireFactor
+from laconic.collective.generators import make_program
 from laconic.collective.ragged import gather_ragged, scatter_ragged
 from laconic.registry import knob, technique
 from laconic.values.wire import wire_factor
 from laconic.worker import (
     Broadcast,
+    CodedSum,
     Communication,
     Gather,
     GatherRagged,
@@ -25,7 +27,6 @@ from laconic.worker import (
     Reduce,
     ReduceScatter,
     Request,
-    RingPass,
     Scatter,
     ScatterRagged,
 )
@@ -36,7 +37,7 @@ _OPERATIONS = {"reduce": "all_reduce", "gather": "all_gather", "scatter": "all_t
 class EqualWorkers(Architecture):
     """What architectures without a server share: every request but a sum is a collective of the transport."""
 
-    carries: ClassVar[tuple[type, ...] | None] = (*(Architecture.carries or ()), ScatterRagged, ReduceScatter)
+    carries: ClassVar[tuple[type, ...] | None] = (*(Architecture.carries or ()), ScatterRagged, ReduceScatter, CodedSum)
 
     def carry(self, request: Request, transport: Any) -> Communication[Any]:
         group: Group = transport
@@ -54,14 +55,12 @@ class EqualWorkers(Architecture):
             return _broadcast(request, group)
         if isinstance(request, Merge):
             return _merge(request, group)
-        if isinstance(request, RingPass):
-            return _ring_pass(request.tensor, group)
+        if isinstance(request, CodedSum):
+            return self._coded_sum(request, group)
         assert isinstance(request, GatherRagged)
         return _gather_ragged(request, group)
 
     def sent_bytes(self, payload_bytes: float, size: int, meets: Meets = "reduce") -> float:
-        if meets == "ring":  # all of it is sent to the next worker
-            return payload_bytes if size > 1 else 0.0
         if meets in ("broadcast", "merge"):  # in the mean over all workers: up a tree and down again
             return payload_bytes * (size - 1) / size * (2 if meets == "merge" else 1)
         return payload_bytes * wire_factor(_OPERATIONS[meets], size)
@@ -77,6 +76,10 @@ class EqualWorkers(Architecture):
     @abstractmethod
     def _sum(self, request: Reduce, group: Group) -> Communication[Any]:
         """Add the tensors of all members, each of which gets the sum in its own."""
+
+    def _coded_sum(self, request: CodedSum, group: Group) -> Communication[Any]:
+        """Add encoded tensors around a ring: no transport's own all-reduce decodes them on the way."""
+        return (yield from group.run(make_program("ring", group.size), request.tensor, coding=request.coding))
 
     def _reduce_scatter(self, request: ReduceScatter, group: Group) -> Communication[Any]:
         return (yield group.reduce_scatter(request.tensor, control=request.control))
@@ -185,14 +188,6 @@ def _scatter_ragged(request: ScatterRagged, group: Group) -> Communication[Any]:
 
 def _broadcast(request: Broadcast, group: Group) -> Communication[Any]:
     return (yield group.broadcast(request.tensor, request.source))
-
-
-def _ring_pass(x: Tensor, group: Group) -> Communication[Any]:
-    """Send all of `x` to the next rank and receive the previous one's, as an all-to-all with nothing for the others."""
-    flat = x.reshape(-1)
-    to, source = (group.rank + 1) % group.size, (group.rank - 1) % group.size
-    sends, receives = ([flat.numel() if j == one else 0 for j in range(group.size)] for one in (to, source))
-    return (yield group.all_to_all(flat, sends, receives)).view(x.shape)
 
 
 def _merge(request: Merge, group: Group) -> Communication[Any]:

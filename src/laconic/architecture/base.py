@@ -19,7 +19,6 @@ from laconic.worker import (
     Merge,
     Reduce,
     Request,
-    RingPass,
     Scatter,
 )
 
@@ -43,7 +42,7 @@ class Architecture(Technique):
     collective: ClassVar[bool] = True
     """Whether all workers are one process group; otherwise they communicate through a server, and may join and
     leave."""
-    carries: ClassVar[tuple[type, ...] | None] = (Reduce, Gather, GatherRagged, Scatter, Broadcast, Merge, RingPass)
+    carries: ClassVar[tuple[type, ...] | None] = (Reduce, Gather, GatherRagged, Scatter, Broadcast, Merge)
     """The requests that it can carry out; a compressor that needs others cannot be combined with it."""
     follows_content: ClassVar[bool] = False
     """Whether what it sends depends on what it has received, so that its own messages, echoed, would not do."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from laconic.architecture.allreduce import EqualWorkers
 from laconic.claims import EveryRankEndsWithTheSum, WireFactor
@@ -19,7 +20,7 @@ from laconic.cost.collectives import CollectiveCosts
 from laconic.network.network_tree import Network
 from laconic.network.routes import Vector
 from laconic.registry import knob, technique
-from laconic.worker import Communication, Group, Meets, Reduce
+from laconic.worker import CodedSum, Coding, Communication, Group, Meets, Reduce
 
 MOST_PRICED = 64
 """Among more workers a plan does not make the programs: that would take longer than the rest of it."""
@@ -46,6 +47,9 @@ class Collective(EqualWorkers):
     With `auto` the first exchange probes the network between the workers, and for every power of two of sizes the
     cheapest of all programs and the transport's own all-reduce is taken; with `synthesised` a program is made for the
     network that the probe shows. Workers probe again when exchanges have begun to take 1.5 times as long, or less.
+
+    Compressors meet inside the program where they say so: behind a codec, `per_hop` lets each reducing send decode, add
+    and encode again, as in `bsp / int8+per_hop / collective(auto)`.
     """
 
     program: str = knob("ring", doc="the program's name, or auto, or synthesised")
@@ -83,8 +87,15 @@ class Collective(EqualWorkers):
     def _sum(self, request: Reduce, group: Group) -> Communication[Any]:
         x = request.tensor
         flat = x.reshape(-1)
-        if self.program in CHOOSERS:
-            yield from Adaptive.of(group, self.program).sum(flat, request.control)
-        else:
-            yield from group.run(make_program(self.program, group.size, group.host_size), flat, request.control)
+        yield from self._run(flat, group, request.control)
         return x if flat.data_ptr() == x.data_ptr() else x.copy_(flat.view_as(x))
+
+    def _coded_sum(self, request: CodedSum, group: Group) -> Communication[Any]:
+        return self._run(request.tensor, group, coding=request.coding)
+
+    def _run(
+        self, flat: Tensor, group: Group, control: float = 0.0, coding: Coding | None = None
+    ) -> Communication[Tensor]:
+        if self.program in CHOOSERS:
+            return Adaptive.of(group, self.program).sum(flat, control, coding)
+        return group.run(make_program(self.program, group.size, group.host_size), flat, control, coding)

@@ -15,10 +15,12 @@ import torch
 from torch import Tensor
 
 from laconic.collective.cheapest import Choice, cheapest, read_choice, synthesised_for
+from laconic.collective.chunk_memory import coded_bytes
+from laconic.collective.generators import make_program
 from laconic.collective.live_probe import Measured
 from laconic.collective.ragged import ReadByHost
 from laconic.collective.shared_wait import SharedWait
-from laconic.worker import Communication, Group
+from laconic.worker import Coding, Communication, Group
 
 WINDOW = 16
 """After so many exchanges members compare how long these took: 8 bytes for each, in an all-reduce."""
@@ -53,9 +55,12 @@ class Adaptive:
         """Return what is chosen for vectors of so many bytes; some exchange has asked for it."""
         return read_choice(self._texts[size_class(nbytes)], self._group.size)
 
-    def sum(self, flat: Tensor, control: float = 0.0) -> Communication[Tensor]:
-        """Sum every member's flat tensor, in place, by what is chosen for its size."""
-        group, wanted = self._group, size_class(flat.nbytes)
+    def sum(self, flat: Tensor, control: float = 0.0, coding: Coding | None = None) -> Communication[Tensor]:
+        """Sum every member's flat tensor, in place, by what is chosen for the size of its messages. Where that is the
+        transport's own all-reduce, which decodes nothing, encoded ones go around a ring."""
+        group = self._group
+        nbytes = flat.nbytes if coding is None else sum(coded_bytes(coding, [1.0] * group.size))
+        wanted = size_class(nbytes)
         if group.size == 1 or not flat.numel():
             return flat
         number = self._drift.begin()
@@ -65,12 +70,12 @@ class Adaptive:
             self._decision = SharedWait(self._decide(self._decision, compares, flat.device))
         if self._decision is not None:
             yield from self._decision.finish()
-        chosen, begin = self.choice(flat.nbytes), group.clock_seconds()
-        if chosen.program is None:
+        chosen, begin = self.choice(nbytes), group.clock_seconds()
+        if chosen.program is None and coding is None:
             yield group.all_reduce(flat, control=control)
         else:
-            yield from group.run(chosen.program, flat, control)
-        self._drift.end(number, (group.clock_seconds() - begin) / chosen.seconds(flat.nbytes))
+            yield from group.run(chosen.program or make_program("ring", group.size), flat, control, coding)
+        self._drift.end(number, (group.clock_seconds() - begin) / chosen.seconds(nbytes))
         return flat
 
     def _decide(self, before: SharedWait | None, compares: bool, device: torch.device) -> Communication[None]:

@@ -8,27 +8,18 @@ ranks advance in the same order, and their messages meet those that they should.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
-import torch
 from torch import Tensor
 
+from laconic.collective.chunk_memory import ChunkMemory, CodedChunks, Message, PlainChunks, cuts
 from laconic.collective.program import REDUCE, Program
 from laconic.errors import ProgramError
-from laconic.worker import Communication, Group
-
-
-@dataclass(frozen=True)
-class Message:
-    """Chunks that one rank sends to another in one step, to be copied or to be added."""
-
-    peer: int
-    chunks: tuple[int, ...]
-    adds: bool
+from laconic.worker import Coding, Communication, Group
 
 
 @dataclass(frozen=True)
@@ -61,26 +52,27 @@ def turns(program: Program, rank: int) -> tuple[Turn, ...]:
     )
 
 
-def cuts(shares: Sequence[float] | np.ndarray, numel: int) -> list[int]:
-    """Return where each chunk of a vector of so many elements begins, and where the last ends. Equal chunks differ by
-    at most one element."""
-    ends = np.rint(np.cumsum(shares) / np.sum(shares) * numel).astype(int)
-    return [0, *ends.tolist()]
-
-
-def execute(program: Program, flat: Tensor, group: Group, control: float = 0.0) -> Communication[Tensor]:
+def execute(
+    program: Program, flat: Tensor, group: Group, control: float = 0.0, coding: Coding | None = None
+) -> Communication[Tensor]:
     """Carry a program out on this member's flat vector, in place, and return it.
 
     - `program`: a collective in which every rank has a whole vector: chunk c is the c-th part of it.
     - `flat`: the vector, of which chunks that the program does not give this rank may be overwritten.
     - `control`: the share of the bytes that is no payload.
+    - `coding`: how chunks are encoded in messages; the vector is float32 then.
     """
     if program.relation.pieces != program.chunks:
         raise ProgramError(
             f"{program.name} gives ranks different chunks, not the parts of one vector: use `execute_blocks`"
         )
-    places = [slice(*ends) for ends in pairwise(cuts(program.shares, flat.numel()))]
-    yield from _carry_out(program, flat, places, group, control)
+    memory: ChunkMemory
+    if coding is None:
+        places = [slice(*ends) for ends in pairwise(cuts(program.shares, flat.numel()))]
+        memory = PlainChunks(flat, places)
+    else:
+        memory = CodedChunks(flat, coding, program.shares)
+    yield from _carry_out(program, memory, group, control)
     return flat
 
 
@@ -107,12 +99,12 @@ def execute_blocks(
         )
     ends = np.cumsum([0, *(counts[c] for c in touched)]).tolist()
     places = dict(zip(touched, map(slice, ends, ends[1:]), strict=False))
-    memory, start = given.new_empty(ends[-1]), 0
+    memory, start = PlainChunks(given.new_empty(ends[-1]), places), 0
     for chunk in before:
-        memory[places[chunk]] = given[start : start + counts[chunk]]
+        memory.vector[places[chunk]] = given[start : start + counts[chunk]]
         start += counts[chunk]
-    yield from _carry_out(program, memory, places, group, control)
-    return _joined(memory, places, after) if after else given.new_empty(0)
+    yield from _carry_out(program, memory, group, control)
+    return memory.joined(after) if after else given.new_empty(0)
 
 
 @lru_cache(maxsize=256)
@@ -125,52 +117,16 @@ def holdings(program: Program, rank: int) -> tuple[tuple[int, ...], tuple[int, .
     return tuple(before.tolist()), tuple(after.tolist()), tuple(touched.tolist())
 
 
-Places = Sequence[slice] | Mapping[int, slice]
-"""Where each chunk lies in a member's memory."""
-
-
-def _carry_out(program: Program, memory: Tensor, places: Places, group: Group, control: float) -> Communication[None]:
-    """Send and receive what the program says, step by step, from and to these places of the memory."""
+def _carry_out(program: Program, memory: ChunkMemory, group: Group, control: float) -> Communication[None]:
+    """Send and receive what the program says, step by step, from and to this member's chunks."""
     if program.size != group.size:
         raise ProgramError(f"{program.name} is for {program.size} ranks, and the group has {group.size}")
-    for turn in turns(program, group.rank):
-        sends = [(m, part) for m in turn.sends if (part := _joined(memory, places, m.chunks)).numel()]
+    for step, turn in enumerate(turns(program, group.rank)):
+        sends = [(m, part) for m in turn.sends if (part := memory.read(m, step)).numel()]
         sent = {chunk for message, _ in sends for chunk in message.chunks}
-        receives = [(m, part) for m in turn.receives if (part := _room(memory, places, m, sent)).numel()]
+        receives = [(m, part) for m in turn.receives if (part := memory.room(m, sent)).numel()]
         handles = group.swap([(part, m.peer) for m, part in sends], [(part, m.peer) for m, part in receives], control)
         yield list(handles)
         for message, part in receives:
-            _take(memory, places, message, part)
-
-
-def _span(places: Places, chunks: Sequence[int]) -> slice | None:
-    """Return where chunks lie that are neighbours in this order, or none."""
-    if all(places[a].stop == places[b].start for a, b in pairwise(chunks)):
-        return slice(places[chunks[0]].start, places[chunks[-1]].stop)
-    return None
-
-
-def _joined(memory: Tensor, places: Places, chunks: Sequence[int]) -> Tensor:
-    """Return chunks as one tensor: a view where they are neighbours."""
-    span = _span(places, chunks)
-    return memory[span] if span else torch.cat([memory[places[c]] for c in chunks])
-
-
-def _room(memory: Tensor, places: Places, message: Message, sent: set[int]) -> Tensor:
-    """Return where to receive a message: in its place, where it is copied there and nothing else is sent from it."""
-    span = _span(places, message.chunks)
-    if span and not message.adds and sent.isdisjoint(message.chunks):
-        return memory[span]
-    return memory.new_empty(sum(places[c].stop - places[c].start for c in message.chunks))
-
-
-def _take(memory: Tensor, places: Places, message: Message, part: Tensor) -> None:
-    """Add what was received, or copy it, unless it was received in its place."""
-    if part.untyped_storage().data_ptr() == memory.untyped_storage().data_ptr():
-        return
-    span, start = _span(places, message.chunks), 0
-    for place in [span] if span else [places[c] for c in message.chunks]:
-        length = place.stop - place.start
-        piece = part[start : start + length]
-        memory[place].add_(piece) if message.adds else memory[place].copy_(piece)
-        start += length
+            memory.take(message, part)
+    memory.finish()

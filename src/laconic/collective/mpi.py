@@ -9,7 +9,8 @@ import numpy as np
 from torch import Tensor
 
 from laconic.collective.choose import Selection
-from laconic.collective.execute import cuts, execute_blocks
+from laconic.collective.chunk_memory import cuts
+from laconic.collective.execute import execute_blocks
 from laconic.collective.program import Program
 from laconic.collective.relation import broadcast, gather, reduce, scatter
 from laconic.collective.sends import Sends

@@ -25,7 +25,6 @@ from laconic.worker import (
     Merge,
     Reduce,
     Request,
-    RingPass,
     Scatter,
     ScatterRagged,
     Swap,
@@ -69,7 +68,6 @@ REQUESTS: dict[Meets, tuple[type, ...]] = {
     "scatter": (Scatter, ScatterRagged, Gather),
     "broadcast": (Broadcast, Reduce),
     "merge": (Merge,),
-    "ring": (RingPass, Gather),
     "edge": (Swap,),
 }
 

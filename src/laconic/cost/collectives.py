@@ -25,7 +25,6 @@ _OPERATIONS = {
     "scatter": "all_to_all",
     "broadcast": "broadcast",
     "merge": "broadcast",
-    "ring": "all_to_all",
     "halves": "all_to_all",
 }
 
@@ -74,7 +73,7 @@ class CollectiveCosts:
         operation = _OPERATIONS[meets]
         if self.workers < 2:
             return TransferTimes.zero(len(payload_bytes))
-        factor = 1.0 if meets == "ring" else wire_factor(operation, self.workers)
+        factor = wire_factor(operation, self.workers)
         measured = self._measured(operation, dtype)
         if measured is not None:
             once = _measured(measured, factor * payload_bytes)

@@ -35,7 +35,7 @@ from laconic.language.predicates import (
     StepCondition,
 )
 from laconic.language.tokenizer import Reader
-from laconic.language.word import PolicyWord, Word
+from laconic.language.word import FederatedWord, PolicyWord, Word
 
 DEEPEST = 32
 """The number of levels to which strategies may be nested."""
@@ -49,6 +49,13 @@ class Shapes:
     tiers: Callable[[tuple[tuple[Any, str], ...]], Any]
     map: Callable[[tuple[tuple[ParameterSelector, Any], ...]], Any]
     phases: Callable[[tuple[tuple[Any, Condition], ...], Any], Any]
+
+
+def _no_shape(*_: Any) -> Any:
+    raise StrategyError("a federated sentence has words, and no tiers, maps or phases")
+
+
+_NO_SHAPES = Shapes(_no_shape, _no_shape, _no_shape, _no_shape)
 
 
 def parse(text: str, shapes: Shapes, expanding: tuple[str, ...] = ()) -> Any:
@@ -71,6 +78,24 @@ def parse_policy(text: str) -> Any:
         return PolicyWord.of(name, *positional, **named).make()
     except StrategyError as error:
         raise StrategyError(f"{error} ({reader.where()})") from error.__cause__
+
+
+def parse_federated(text: str) -> list[tuple[Word, ...]]:
+    """Return the chains of a federated sentence, such as `fedavg(clients=10) / topk(0.01)+ef / server`."""
+    parser = _Parser(text, _NO_SHAPES, ())
+    chains: list[tuple[Word, ...]] = []
+    try:
+        while not chains or parser.take("/"):
+            kind = FederatedWord if parser.entry().axis == "federated" else Word
+            chain = [parser.word(kind)]
+            while kind is Word and parser.take("+"):
+                chain.append(parser.word())
+            chains.append(tuple(chain))
+        if parser.token.kind != "end":
+            parser.refuse(f'{parser.token} cannot stand here; write "/" between words')
+        return chains
+    except StrategyError as error:
+        raise StrategyError(f"{error} ({parser.where()})") from error.__cause__
 
 
 class _Parser(Reader):
@@ -238,10 +263,10 @@ class _Parser(Reader):
             self.refuse(f"expected a word and found {self.token}; write a name such as bsp, bf16 or allreduce")
         return registry.find(self.token.text)
 
-    def word(self) -> Word:
+    def word(self, kind: type[Word] = Word) -> Word:
         start = self.token
         name = self.entry().name
         self.advance()
         positional, named = self.arguments(name)
         self.mark = start
-        return Word.of(name, *positional, **named)
+        return kind.of(name, *positional, **named)

@@ -92,6 +92,12 @@ class PolicyWord(Word):
         super().__post_init__()
 
 
+class FederatedWord(PolicyWord):
+    """A rule of federated learning, or how clients reach the server, with its arguments."""
+
+    axes = ("federated",)
+
+
 def _takes(name: str, known: Iterable[Knob]) -> str:
     accepted = list(known)
     if not accepted:

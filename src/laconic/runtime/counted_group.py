@@ -22,7 +22,7 @@ from laconic.collective.live_probe import Measured, probe_group
 from laconic.collective.program import Program
 from laconic.runtime.ledger import Ledger
 from laconic.values.wire import wire_factor
-from laconic.worker import Communication, Handle
+from laconic.worker import Coding, Communication, Handle
 
 
 class CountedGroup(ABC):
@@ -101,8 +101,10 @@ class CountedGroup(ABC):
         receiving = [self._receive(x, source, 0) for x, source in receives]
         return [*receiving, *(self._send(x, to, 0) for x, to in sends)]
 
-    def run(self, program: Program, flat: Tensor, control: float = 0.0) -> Communication[Tensor]:
-        return execute(program, flat, self, control)
+    def run(
+        self, program: Program, flat: Tensor, control: float = 0.0, coding: Coding | None = None
+    ) -> Communication[Tensor]:
+        return execute(program, flat, self, control, coding)
 
     def measure(self, device: torch.device) -> Communication[Measured]:
         return probe_group(self, device)

@@ -17,13 +17,14 @@ from torch import Tensor
 from laconic.compression.base import Exchange
 from laconic.worker import (
     Awaited,
+    CodedSum,
+    Coding,
     Communication,
     Gather,
     GatherRagged,
     Handle,
     Reduce,
     Request,
-    RingPass,
     Scatter,
     ScatterRagged,
     Swap,
@@ -221,7 +222,7 @@ class _Batch:
         if len(self.members) == 1:
             return {self.members[0]: result}
         lengths = [shape.numel() for shape in self.shapes]
-        if isinstance(self.request, Reduce | RingPass | Swap):
+        if isinstance(self.request, Reduce | CodedSum | Swap):
             parts = [part.view(shape) for part, shape in zip(result.split(lengths), self.shapes, strict=True)]
         else:
             size = result.shape[0]
@@ -244,7 +245,7 @@ def _merge(requests: dict[int, Request]) -> list[_Batch]:
     return batches
 
 
-_TOGETHER = (Reduce, Gather, GatherRagged, Scatter, ScatterRagged, RingPass, Swap)
+_TOGETHER = (Reduce, Gather, GatherRagged, Scatter, ScatterRagged, CodedSum, Swap)
 """The requests that several tensors may share in one message."""
 
 
@@ -261,8 +262,12 @@ def _joined(requests: Sequence[Request], tensors: Sequence[Tensor]) -> Request:
         return Scatter(torch.cat([x.reshape(len(x), -1) for x in tensors], dim=1))
     if isinstance(first, Reduce):
         return Reduce(_flat(tensors), first.op)
-    if isinstance(first, RingPass | Swap):
-        return type(first)(_flat(tensors))
+    if isinstance(first, Swap):
+        return Swap(_flat(tensors))
+    if isinstance(first, CodedSum):
+        codings = [request.coding for request in requests if isinstance(request, CodedSum)]
+        codes = tuple(code for coding in codings for code in coding.codes)
+        return CodedSum(_flat(tensors), Coding(codes, tuple(n for coding in codings for n in coding.lengths)))
     return Gather(_flat(tensors))
 
 

@@ -9,7 +9,19 @@ import torch
 from torch import Tensor
 
 from laconic.kernels.draws import key_of
-from laconic.worker import Broadcast, Gather, GatherRagged, Merge, Reduce, RingPass, Scatter, ScatterRagged, Swap
+from laconic.worker import (
+    Broadcast,
+    CodedSum,
+    Coding,
+    Gather,
+    GatherRagged,
+    HopCode,
+    Merge,
+    Reduce,
+    Scatter,
+    ScatterRagged,
+    Swap,
+)
 
 
 @dataclass(frozen=True)
@@ -53,8 +65,8 @@ class Meeting:
     def merge(self, tensor: Tensor, combine: Callable[[Tensor, Tensor], Tensor]) -> Merge:
         return Merge(tensor, combine)
 
-    def ring_pass(self, tensor: Tensor) -> RingPass:
-        return RingPass(tensor)
+    def coded_sum(self, tensor: Tensor, code: HopCode) -> CodedSum:
+        return CodedSum(tensor, Coding((code,), (tensor.numel(),)))
 
     @property
     def _everyone(self) -> str:

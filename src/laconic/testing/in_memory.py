@@ -14,10 +14,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from laconic.collective.execute import execute
+from laconic.collective.generators import make_program
+from laconic.collective.program import Program
 from laconic.compression.base import Compressor, Outcome, State
 from laconic.runtime.meeting import Meeting
 from laconic.values.tensor_spec import TensorSpec
-from laconic.worker import Broadcast, Gather, GatherRagged, Merge, Reduce, RingPass, Scatter, ScatterRagged
+from laconic.worker import (
+    Broadcast,
+    CodedSum,
+    Coding,
+    Gather,
+    GatherRagged,
+    Handle,
+    Merge,
+    Reduce,
+    Scatter,
+    ScatterRagged,
+)
 
 
 def spec_of(x: Tensor, name: str = "x") -> TensorSpec:
@@ -93,8 +107,8 @@ def answer_requests(requests: Sequence[Any]) -> list[Any]:
     if isinstance(first, ScatterRagged):
         rows = [r.tensor.clone().split([sum(row) for row in r.lengths]) for r in requests]
         return [[row[rank] for row in rows] for rank in range(size)]
-    if isinstance(first, RingPass):
-        return [tensors[rank - 1].clone() for rank in range(size)]
+    if isinstance(first, CodedSum):
+        return run_in_memory(make_program("ring", size), tensors, [r.coding for r in requests])
     assert len({(x.shape, x.dtype) for x in tensors}) == 1, "the tensors of all workers have the same shape and type"
     if isinstance(first, Reduce):
         stacked = torch.stack(tensors)
@@ -117,6 +131,45 @@ def answer_requests(requests: Sequence[Any]) -> list[Any]:
             tensors[rank] = first.combine(tensors[rank], tensors[rank + distance])
         distance *= 2
     return [tensors[0].clone() for _ in range(size)]
+
+
+def run_in_memory(
+    program: Program, vectors: Sequence[Tensor], codings: Sequence[Coding | None] | None = None
+) -> list[Tensor]:
+    """Carry a program out on all ranks' vectors, in place, and return them."""
+    groups = [_StepByStep(rank, len(vectors)) for rank in range(len(vectors))]
+    each = [None] * len(vectors) if codings is None else codings
+    running = [
+        execute(program, vector, group, coding=coding)  # type: ignore[arg-type]  # all of a group that programs use
+        for vector, group, coding in zip(vectors, groups, each, strict=True)
+    ]
+    for _ in range(program.steps):
+        for communication in running:
+            communication.send(None)
+        for group in groups:
+            for tensor, source in group.receives:
+                tensor.copy_(groups[source].sends[group.rank].pop(0))
+    for communication in running:
+        next(communication, None)
+    return list(vectors)
+
+
+class _StepByStep:
+    """A member of a group whose messages are delivered when all members have reached the end of a step."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+        self.sends: dict[int, list[Tensor]] = {}
+        self.receives: Sequence[tuple[Tensor, int]] = []
+
+    def swap(
+        self, sends: Sequence[tuple[Tensor, int]], receives: Sequence[tuple[Tensor, int]], control: float = 0.0
+    ) -> list[Handle]:
+        self.sends = {}
+        for tensor, to in sends:
+            self.sends.setdefault(to, []).append(tensor.clone())
+        self.receives = receives
+        return []
 
 
 def _ragged(request: GatherRagged) -> Tensor | list[Tensor]:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from laconic.collective import flows
+from laconic.collective.chunk_memory import coded_bytes
 from laconic.collective.live_probe import Measured, measured_links
 from laconic.collective.price import price as price_program
 from laconic.collective.program import Program
@@ -34,7 +35,7 @@ from laconic.runtime.tiers import level_names
 from laconic.strategy import Strategy
 from laconic.values.tensor_spec import TensorSpec
 from laconic.virtual.compute import Compute, Part
-from laconic.worker import Communication
+from laconic.worker import Coding, Communication
 
 
 @dataclass(frozen=True)
@@ -190,12 +191,15 @@ class SymmetricGroup(CountedGroup):
         yield []
         return measured_links(self._worker.network)
 
-    def run(self, program: Program, flat: Tensor, control: float = 0.0) -> Communication[Tensor]:
+    def run(
+        self, program: Program, flat: Tensor, control: float = 0.0, coding: Coding | None = None
+    ) -> Communication[Tensor]:
         """Price a program as one operation, of as many bytes each way as the mean of its ranks has."""
-        sent = float(program.sent_shares.mean()) * flat.nbytes
+        nbytes = flat.nbytes if coding is None else sum(coded_bytes(coding, program.shares))
+        sent = float(program.sent_shares.mean()) * nbytes
         self._ledger.record("send", sent, 0, control)
         self._ledger.record("receive", 0, sent, control)
-        seconds = price_program(program, flat.nbytes, self._worker.network).seconds
+        seconds = price_program(program, nbytes, self._worker.network).seconds
         none = np.empty(0, dtype=np.int64)
         yield SymmetricHandle(self._worker, flat, lambda end: Job(none, none.astype(float), seconds, end, 0))
         return flat

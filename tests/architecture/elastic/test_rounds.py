@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import torch
 from laconic.architecture.elastic.exchange import ByParts, CodedRing, MakeExchange
 from laconic.architecture.elastic.matchmaker import Matchmaker
 from laconic.architecture.elastic.seats import Arrangement, Grid, RandomGroups
+from laconic.collective.chunk_memory import cuts
 from laconic.compression.bucket_means import BucketMeans
 from laconic.errors import ContractError
 from laconic.worker import ActorMessage
@@ -151,15 +153,16 @@ def test_a_node_killed_between_rounds_is_left_out_of_the_next_ring(seed: int) ->
     world = World(Grid(1), 5, rounds(1, normals(301, seed), leaves=False), seed, RING)
     first = check(world)
     assert first == [(0, ("0.0", "1.0", "2.0", "3.0", "4.0"))]
-    chunk = -(-301 // 5)
-    assert {world.sent_bytes[f"{r}.0"] for r in range(5)} == {2 * 4 * (chunk + 1024)}
+    lengths = [end - begin for begin, end in pairwise(cuts([1.0] * 5, 301))]
+    for r in range(5):  # of the sums all but its own chunk, of the totals all but its neighbour's
+        assert world.sent_bytes[f"{r}.0"] == 2 * 301 - lengths[r] - lengths[(r + 1) % 5] + 2 * 4 * 1024
     world.kill(world.workers["2.0"])
     world.begin(rounds(2, normals(301, seed)))
     check(world)
     live = ("0.0", "1.0", "3.0", "4.0")
     results = [world.workers[member].got[-1] for member in live]
     assert all(at == 1 and outcome.members == live for at, _, outcome in results)
-    alone = meet(compressor("bucket_means+ring_hop"), [world.inputs[member, 1] for member in live])
+    alone = meet(compressor("bucket_means+per_hop"), [world.inputs[member, 1] for member in live])
     assert all(torch.equal(outcome.mean, alone[0].result) for _, _, outcome in results)
 
 

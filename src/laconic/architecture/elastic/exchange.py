@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from laconic.collective.chunk_memory import coded_places
 from laconic.compression.codec import Codec
+from laconic.compression.per_hop import CodeOfHops
+from laconic.worker import Coding
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,15 +91,15 @@ class ByParts:
 class CodedRing:
     """INTELLECT-1's ring: a chunk is decoded, added to and encoded again on every hop; sums stay float32 in memory.
 
-    Chunk c begins at member c and is complete at the member before it, who encodes the sum once; those codes go round
+    Chunk c begins at the member behind c and is complete at member c, who encodes the sum once; those codes go round
     unchanged, and all decode the same bytes. A member sends 2(P - 1) encoded chunks among P members. The numbers are
-    those of `ring_hop` around the same codec.
+    those of `per_hop` around the same codec.
     """
 
     def __init__(self, codec: Codec, flat: Tensor, position: int, size: int) -> None:
-        self._codec, self._position, self._size = codec, position, size
-        self._shape, self._dtype = flat.shape, flat.dtype
-        self._own = codec.split(flat.float(), size)
+        self._code, self._position, self._size = CodeOfHops(codec), position, size
+        self._dtype, self._own = flat.dtype, flat.float()
+        self._places = [place for (place,) in coded_places(Coding((self._code,), (flat.numel(),)), [1.0] * size)]
         self._sums: dict[int, Tensor] = {}
         self.result: Tensor | None = None
 
@@ -107,33 +110,33 @@ class CodedRing:
         return lambda flat, position, size: cls(codec, flat, position, size)
 
     def begin(self) -> list[Chunk]:
-        return self._pass_on(self._position, self._own[self._position])
+        first = (self._position - 1) % self._size
+        return self._pass_on(first, self._own[self._places[first]])
 
     def receive(self, source: int, phase: str, number: int, tensor: Tensor) -> list[Chunk]:
-        decoded = self._codec.decode(tensor, self._own[number].shape, _NOBODY)
+        own = self._own[self._places[number]]
         if phase == "sum":
-            return self._pass_on(number, self._own[number] + decoded)
-        return self._take(number, decoded, tensor)
+            return self._pass_on(number, own + self._decoded(tensor, own.numel()))
+        return self._take(number, self._decoded(tensor, own.numel()), tensor)
 
     def _pass_on(self, number: int, total: Tensor) -> list[Chunk]:
         """Send a sum on to the next member, or to all where this is the last that it needed."""
-        encoded = self._codec.encode(total, _NOBODY)
-        if (number - 1) % self._size != self._position:
+        encoded = self._code.encode(total, None) if total.numel() else total.to(torch.uint8)
+        if number != self._position:
             return [Chunk(self._next, "sum", number, encoded)]
-        return self._take(number, self._codec.decode(encoded, total.shape, _NOBODY), encoded)
+        return self._take(number, self._decoded(encoded, total.numel()), encoded)
 
     def _take(self, number: int, decoded: Tensor, encoded: Tensor) -> list[Chunk]:
         """Keep a complete sum, and forward its codes unless the next member has made them."""
         self._sums[number] = decoded
         if len(self._sums) == self._size:
-            sums = torch.stack([self._sums[c] for c in range(self._size)])
-            self.result = (self._codec.join(sums, self._shape) / self._size).to(self._dtype)
-        made_by_next = (number - 1) % self._size == self._next
-        return [] if made_by_next else [Chunk(self._next, "total", number, encoded)]
+            sums = torch.cat([self._sums[c] for c in range(self._size)])
+            self.result = (sums / self._size).to(self._dtype)
+        return [] if number == self._next else [Chunk(self._next, "total", number, encoded)]
+
+    def _decoded(self, message: Tensor, numel: int) -> Tensor:
+        return self._code.decode(message, numel) if numel else self._own[:0]
 
     @property
     def _next(self) -> int:
         return (self._position + 1) % self._size
-
-
-_NOBODY: Any = None  # codecs of a ring draw nothing, so that they need no meeting

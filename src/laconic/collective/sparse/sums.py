@@ -12,7 +12,7 @@ from operator import add
 import torch
 from torch import Tensor
 
-from laconic.collective.execute import cuts
+from laconic.collective.chunk_memory import cuts
 from laconic.collective.ragged import gather_known
 from laconic.collective.sparse.messages import gather_streams, scatter_streams, swap_streams
 from laconic.collective.sparse.stream import Stream
