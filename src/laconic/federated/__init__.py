@@ -1,0 +1,1 @@
+"""Federated learning: populations of clients, rounds, and the rules by which they learn together."""

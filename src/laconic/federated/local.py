@@ -1,0 +1,143 @@
+"""What a client does with the model it has received: some steps of gradient descent on its own samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from laconic.federated.layout import Layout
+from laconic.federated.partition import Integers
+from laconic.federated.task import Task
+
+Correct = Callable[[Tensor, Tensor], Tensor]
+"""Returns the direction to descend in, from the gradient and the parameters at which it was taken."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """How much a client trains.
+
+    - `epochs`: how often it goes through its samples, in an order that is drawn anew.
+    - `batch`: the number of samples of a step; 0 for all of them.
+    - `rate`: the learning rate.
+    - `momentum`: what share of the last direction is added to the next.
+    - `steps`: the number of steps, in place of epochs.
+    """
+
+    epochs: int
+    batch: int
+    rate: float
+    momentum: float = 0.0
+    steps: int | None = None
+
+    def samples_used(self, held: int) -> int:
+        """Return how many samples are used, each counted as often as it is, of so many that are held."""
+        if self.steps is None:
+            return self.epochs * held
+        size = self.batch or held
+        whole, rest = divmod(self.steps, -(-held // size))
+        return whole * held + min(rest * size, held)
+
+    def batches(self, samples: Integers, draw: np.random.Generator) -> Iterator[Integers]:
+        """Return the samples of each step."""
+        size = self.batch or len(samples)
+        steps = self.epochs * -(-len(samples) // size) if self.steps is None else self.steps
+        while steps > 0:
+            shuffled = draw.permutation(samples)
+            for start in range(0, min(len(shuffled), steps * size), size):
+                yield shuffled[start : start + size]
+            steps -= -(-len(samples) // size)
+
+
+@dataclass(frozen=True, eq=False)
+class Descent:
+    """Where a client's steps have led, how many they were, and the mean loss that it saw."""
+
+    end: Tensor
+    steps: int
+    loss: float
+
+
+class Trainer:
+    """A model whose parameters lie in one vector, on which one client after another trains."""
+
+    def __init__(self, task: Task, seed: int) -> None:
+        self.task, self.model = task, task.build(seed)
+        self.layout = Layout.of(self.model)
+        self.start = self.layout.join(list(self.model.parameters()))
+        self._vector = self.start.clone()
+        self._parameters = list(self.model.parameters())
+        with torch.no_grad():
+            for parameter, view in zip(self._parameters, self.layout.split(self._vector), strict=True):
+                parameter.data = view
+
+    def gradient(self, at: Tensor, samples: Integers) -> tuple[Tensor, float]:
+        """Return the gradient and the mean loss over these samples at these parameters."""
+        self._vector.copy_(at)
+        return self._gradient(samples)
+
+    def evaluate(self, at: Tensor) -> dict[str, float]:
+        """Return what the task says of these parameters."""
+        self._vector.copy_(at)
+        self.model.eval()
+        found = self.task.evaluate(self.model)
+        self.model.train()
+        return found
+
+    def descend(
+        self,
+        start: Tensor,
+        batches: Iterator[Integers],
+        work: Work,
+        correct: Correct | None = None,
+        settle: Callable[[Tensor], None] | None = None,
+    ) -> Descent:
+        """Descend from these parameters, a step for each batch.
+
+        - `correct`: changes the gradient before each step.
+        - `settle`: changes the parameters in place after each step.
+        """
+        vector, steps, total = self._vector, 0, 0.0
+        vector.copy_(start)
+        direction = torch.zeros_like(vector) if work.momentum else None
+        for samples in batches:
+            gradient, loss = self._gradient(samples)
+            gradient = gradient if correct is None else correct(gradient, vector)
+            if direction is not None:
+                gradient = direction.mul_(work.momentum).add_(gradient)
+            vector.sub_(gradient, alpha=work.rate)
+            if settle is not None:
+                settle(vector)
+            steps, total = steps + 1, total + loss
+        return Descent(vector.clone(), steps, total / max(1, steps))
+
+    def _gradient(self, samples: Integers) -> tuple[Tensor, float]:
+        with torch.enable_grad():
+            loss = self.task.loss(self.model, torch.from_numpy(samples))
+            parts = torch.autograd.grad(loss, self._parameters)
+        return torch.cat([part.reshape(-1) for part in parts]), float(loss.detach())
+
+
+@dataclass(frozen=True, eq=False)
+class Local:
+    """One client at work in one round, as its rule sees it."""
+
+    trainer: Trainer
+    client: int
+    samples: Integers
+    work: Work
+    draw: np.random.Generator
+
+    def descend(
+        self, start: Tensor, correct: Correct | None = None, settle: Callable[[Tensor], None] | None = None
+    ) -> Descent:
+        """Do the client's work from these parameters."""
+        return self.trainer.descend(start, self.work.batches(self.samples, self.draw), self.work, correct, settle)
+
+    def gradient(self, at: Tensor) -> Tensor:
+        """Return the gradient over all samples of the client."""
+        return self.trainer.gradient(at, self.samples)[0]

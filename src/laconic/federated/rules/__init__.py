@@ -1,0 +1,1 @@
+"""Rules of federated learning, one to a file."""

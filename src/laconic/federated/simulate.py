@@ -1,0 +1,176 @@
+"""Federated learning on virtual clients: those that are selected really train, and a virtual clock says when each
+reports."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from laconic.errors import LaconicError
+from laconic.federated.client_memory import ClientMemory, InMemory
+from laconic.federated.downlink import Downlink
+from laconic.federated.local import Trainer
+from laconic.federated.messages import Wire
+from laconic.federated.outcome import FederatedOutcome, Step
+from laconic.federated.participation import Flight, Participants
+from laconic.federated.population import Population
+from laconic.federated.rule import Server
+from laconic.federated.strategy import FederatedStrategy
+from laconic.federated.task import Task
+
+
+def simulate(
+    task: Task,
+    population: Population,
+    strategy: str | FederatedStrategy,
+    steps: int,
+    *,
+    rate: float,
+    seed: int = 0,
+    evaluate_every: int = 0,
+    client_memory: ClientMemory | None = None,
+    progress: Callable[[Step], None] | None = None,
+) -> FederatedOutcome:
+    """Train a model with a population of clients, and return what came of it.
+
+    - `task`: what is learned.
+    - `strategy`: a federated sentence, such as `fedavg(clients=10, epochs=5) / topk(0.01)+ef / server`.
+    - `steps`: how many steps the server tries to make: rounds, where it waits for all of a round.
+    - `rate`: the clients' learning rate.
+    - `seed`: of everything that is drawn.
+    - `evaluate_every`: after how many steps the model is judged; 0 for never.
+    - `client_memory`: where clients keep what they remember; in this process, if it is not given.
+    - `progress`: is called after every step.
+    """
+    run = _Run(task, population, strategy, rate, seed, client_memory or InMemory())
+    taken: list[Step] = []
+    for number, (step, server) in enumerate(run.steps(steps), 1):
+        if evaluate_every and number % evaluate_every == 0:
+            step = run.judged(step, server)
+        taken.append(step)
+        if progress is not None:
+            progress(step)
+    return FederatedOutcome(run.server, taken, run.participants.up_bytes, run.participants.down_bytes)
+
+
+class _Run:
+    """A run on the virtual clock."""
+
+    def __init__(
+        self,
+        task: Task,
+        population: Population,
+        strategy: str | FederatedStrategy,
+        rate: float,
+        seed: int,
+        memory: ClientMemory,
+    ) -> None:
+        self.strategy = FederatedStrategy.parse(strategy) if isinstance(strategy, str) else strategy
+        self.rule, self.structure = self.strategy.rule, self.strategy.structure
+        self.population, self.seed, self.now = population, seed, 0.0
+        self.trainer = Trainer(task, seed)
+        self.server = self.rule.init(self.trainer.start, population)
+        layout = self.trainer.layout
+        self.participants = Participants(
+            self.rule,
+            self.trainer,
+            population,
+            Wire(self.strategy.compressor, layout, seed),
+            Downlink(Wire(self.structure.downward(), layout, seed), len(population)),
+            memory,
+            rate,
+        )
+
+    def steps(self, count: int) -> Iterator[tuple[Step, Server]]:
+        """Make so many steps, one after the other."""
+        return self._as_they_come(count) if self.rule.asynchronous else self._in_rounds(count)
+
+    def judged(self, step: Step, server: Server) -> Step:
+        """Return a step with what the model is judged by."""
+        return replace(step, scores=self.trainer.evaluate(server.parameters))
+
+    def _in_rounds(self, count: int) -> Iterator[tuple[Step, Server]]:
+        """Select, wait for enough reports or the deadline, and step, round after round."""
+        for number in range(count):
+            selected, needed = self.structure.wanted(self.rule.clients)
+            chosen = self._select(number, selected, needed)
+            received, begin = self.participants.publish(self.server), self.now
+            flights = [self.participants.start(int(c), self.server, received, begin, number) for c in chosen]
+            came = sorted((f for f in flights if not f.lost), key=lambda f: (f.arrives, f.client))
+            in_time = [f for f in came if f.arrives <= begin + self.structure.deadline]
+            taken = in_time[: self.rule.clients]
+            if len(taken) == self.rule.clients or len(in_time) == len(flights):
+                self.now = taken[-1].arrives
+            elif self.structure.deadline < np.inf:
+                self.now = begin + self.structure.deadline
+            else:  # the server notices that the others are gone
+                self.now = in_time[-1].arrives if in_time else begin
+            kept = taken if len(taken) >= needed else []
+            yield self._step(sorted(kept, key=lambda f: f.client), [f for f in came if f not in kept], flights)
+
+    def _as_they_come(self, count: int) -> Iterator[tuple[Step, Server]]:
+        """Keep so many clients at work, and step whenever enough reports have arrived."""
+        flying: list[tuple[float, int, Flight]] = []
+        busy: set[int] = set()
+        started, waiting, lost = 0, list[Flight](), list[Flight]()
+        for _ in range(count):
+            while len(waiting) < self.rule.clients:
+                while len(busy) < min(self.rule.concurrency, len(self.population)):
+                    client = self._next_client(started, busy)
+                    flight = self.participants.start(
+                        client, self.server, self.participants.publish(self.server), self.now, started
+                    )
+                    started += 1
+                    if flight.lost:
+                        lost.append(flight)
+                        continue
+                    busy.add(client)
+                    heapq.heappush(flying, (flight.arrives, started, flight))
+                self.now = flying[0][0]
+                while flying and flying[0][0] == self.now and len(waiting) < self.rule.clients:
+                    flight = heapq.heappop(flying)[2]
+                    busy.discard(flight.client)
+                    waiting.append(flight)
+            yield self._step(waiting, [], [*waiting, *lost])
+            waiting, lost = [], []
+
+    def _step(self, taken: Sequence[Flight], late: Sequence[Flight], flights: Sequence[Flight]) -> tuple[Step, Server]:
+        """Let the server step with these reports, where there are any."""
+        staleness = tuple(self.server.version - flight.version for flight in taken)
+        if taken:
+            self.server = self.rule.aggregate(self.server, [self.participants.take(flight) for flight in taken])
+        step = Step(
+            seconds=self.now,
+            clients=tuple(flight.client for flight in taken),
+            late=tuple(flight.client for flight in late),
+            lost=tuple(flight.client for flight in flights if flight.lost),
+            staleness=staleness,
+            up_bytes=int(self.participants.up_bytes.sum()),
+            down_bytes=int(self.participants.down_bytes.sum()),
+            scores={},
+        )
+        return step, self.server
+
+    def _select(self, number: int, selected: int, needed: int) -> np.ndarray:
+        """Return the clients of a round, for which time passes until enough can be reached."""
+        while len(reachable := self.population.reachable(self.now)) < min(needed, len(self.population)):
+            later = self.population.availability.next_change(self.now)
+            if later == np.inf:
+                raise LaconicError(
+                    f"{len(reachable)} clients can be reached, and no more will be; a round needs {needed} reports"
+                )
+            self.now = later
+        draw = np.random.default_rng([self.seed, 0x5E1EC7, number])
+        return self.rule.select(self.server, reachable, selected, draw)
+
+    def _next_client(self, number: int, busy: set[int]) -> int:
+        """Return a client that is not at work, at random."""
+        reachable = self.population.reachable(self.now)
+        free = reachable[~np.isin(reachable, list(busy))]
+        if not len(free):
+            raise LaconicError("no further client can be reached; ask for fewer at a time (`concurrency`)")
+        draw = np.random.default_rng([self.seed, 0xA57C, number])
+        return int(self.rule.select(self.server, free, 1, draw)[0])

@@ -1,0 +1,57 @@
+"""Digits among clients, and small tasks with known answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+
+from laconic.federated.partition import Shards
+from laconic.federated.population import Population
+from laconic.federated.task import Classification
+
+TEST = 360
+"""Samples that no client has."""
+
+
+@cache
+def digits(hidden: int = 32) -> Classification:
+    """Return the task of telling digits apart, by a network of one hidden layer."""
+    data = load_digits()
+    order = np.random.default_rng(0).permutation(len(data.target))
+    inputs = torch.tensor(data.data[order] / 16.0, dtype=torch.float32)
+    labels = torch.tensor(data.target[order])
+
+    def make() -> nn.Module:
+        return nn.Sequential(nn.Linear(64, hidden), nn.ReLU(), nn.Linear(hidden, 10))
+
+    return Classification(make, inputs[:-TEST], labels[:-TEST], inputs[-TEST:], labels[-TEST:])
+
+
+@dataclass(frozen=True, eq=False)
+class Quadratics:
+    """Client k's loss is (w - b_k)²/2 in each dimension: it holds the one sample k, as often as its shard says."""
+
+    targets: Tensor
+
+    def build(self, seed: int) -> nn.Module:
+        model = nn.Linear(self.targets.shape[1], 1, bias=False)
+        nn.init.zeros_(model.weight)
+        return model
+
+    def loss(self, model: nn.Module, samples: Tensor) -> Tensor:
+        weight: Tensor = model.weight  # type: ignore[assignment]
+        return ((weight - self.targets[samples]) ** 2).sum(1).mean() / 2
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        return {}
+
+
+def among_quadratics(counts: Sequence[int]) -> Population:
+    """Return clients that hold their own sample so many times: so many steps of one sample make an epoch."""
+    return Population(Shards.of([np.full(count, client) for client, count in enumerate(counts)]))
