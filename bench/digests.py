@@ -212,6 +212,7 @@ konecny_richtarik(support=fixed, protocol=bitmap)
 hard_threshold+ef
 strom(0.01)+ef
 strom(0.01, index=golomb)+ef
+stc(0.01)+ef
 sidco+ef
 sidco(fit=gamma, stages=2)+ef
 dgc(0.05)

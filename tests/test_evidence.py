@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from laconic import registry
+from laconic.federated.strategy import FederatedStrategy
 from laconic.registry import Entry, Evidence
 from laconic.strategy import Strategy
 from tests.data import FOLDER
@@ -75,7 +76,7 @@ def test_the_settings_that_give_recorded_numbers_are_named(entry: Entry) -> None
     settings = re.findall("`(.+?)`", entry.reproduces)
     assert settings or entry.kind == "function"
     for text in settings:
-        Strategy.parse(text)
+        FederatedStrategy.parse(text) if entry.axis == "federated" else Strategy.parse(text)
 
 
 def test_the_recordings_in_the_folder_that_are_graces_are_those_known_here() -> None:

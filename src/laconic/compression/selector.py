@@ -101,23 +101,32 @@ class PlaceSelector(Codec):
         """Return the k places of a payload, and the bytes behind them."""
         return code.read(self.place_code, payload, k, numel)
 
+    @property
+    def own_values(self) -> Codec:
+        """The codec of its values, where none follows in the chain."""
+        return Raw()
+
+    @property
+    def _alone(self) -> Selected:
+        return Selected(self, self.own_values)
+
     def encode(self, x: Tensor, meet: Meet) -> Tensor:
-        return Selected(self).encode(x, meet)
+        return self._alone.encode(x, meet)
 
     def decode(self, payload: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
-        return Selected(self).decode(payload, shape, meet)
+        return self._alone.decode(payload, shape, meet)
 
     def add(self, total: Tensor, payload: Tensor, meet: Meet) -> None:
-        Selected(self).add(total, payload, meet)
+        self._alone.add(total, payload, meet)
 
     def feed(self, x: Tensor, error: Tensor, meet: Meet) -> Tensor:
-        return Selected(self).feed(x, error, meet)
+        return self._alone.feed(x, error, meet)
 
     def average(self, payload: Tensor, like: Tensor, meet: Meet) -> Generator[Request, Any, Tensor]:
-        return Selected(self).average(payload, like, meet)
+        return self._alone.average(payload, like, meet)
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
-        return Selected(self).payload_bytes(spec, size)
+        return self._alone.payload_bytes(spec, size)
 
     def exchange_selected(self, values: Codec, bucket: TensorBucket, meet: BucketMeet) -> BucketExchange | None:
         """Exchange a bucket with the values encoded by this codec; None where tensors are exchanged one by one."""

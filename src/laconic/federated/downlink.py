@@ -6,6 +6,7 @@ import numpy as np
 from torch import Tensor
 
 from laconic.compression.none import Identity
+from laconic.errors import LaconicError
 from laconic.federated.layout import Vectors
 from laconic.federated.messages import SERVER, Wire
 
@@ -36,6 +37,8 @@ class Downlink:
             if first:
                 self._seen = {name: vector.clone() for name, vector in vectors.items()}
                 self._sizes.append(self._whole)
+            elif any(vector.numel() != self._seen[name].numel() for name, vector in vectors.items()):
+                raise LaconicError("a rule whose vectors change their length is sent down as it is; write server")
             else:
                 changes = {name: vector - self._seen[name] for name, vector in vectors.items()}
                 message, _ = self._wire.encode(changes, {}, SERVER, version, {})
@@ -55,4 +58,4 @@ class Downlink:
 
     @property
     def _whole(self) -> int:
-        return len(self._seen) * self._wire.layout.nbytes
+        return sum(vector.nbytes for vector in self._seen.values())

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from laconic.architecture.server.point_to_point import decode_all, encode_all
@@ -14,6 +15,7 @@ from laconic.errors import ContractError
 from laconic.federated.client_memory import Memory
 from laconic.federated.layout import Layout, Vectors
 from laconic.runtime.meeting import Meeting
+from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import ActorMessage, Field
 
 SERVER = -1
@@ -60,9 +62,11 @@ class Wire:
         states = _states(memory)
         payloads = {}
         for name, vector in vectors.items():
-            layout = self._named(name)
+            layout = self._named(name, vector.numel())
             meeting = partial(self._meeting, sender, version)
-            payloads[name] = encode_all(self.compressor, layout.specs, layout.split(vector.clone()), states, meeting)
+            tensors = layout.split(vector.clone())
+            fields, payload = encode_all(self.compressor, layout.specs, tensors, states, meeting)
+            payloads[name] = {**fields, "numel": vector.numel()}, payload
         kept = {f"{_PREFIX}{tensor}/{key}": x for tensor, state in states.items() for key, x in state.items()}
         return Message(payloads, dict(numbers)), kept
 
@@ -70,16 +74,19 @@ class Wire:
         """Return the vectors of a message."""
         found = {}
         for name, (fields, tensors) in message.payloads.items():
-            layout = self._named(name)
+            written = ActorMessage("vector", dict(fields), tensors)
+            if not 0 <= (numel := written.number("numel")) <= self.layout.numel:
+                raise ContractError(f"the vector {name!r} of client {sender} is longer than the model")
+            layout = self._named(name, numel)
             meeting = partial(self._meeting, sender, version)
-            decoded = decode_all(self.compressor, layout.specs, ActorMessage("vector", dict(fields), tensors), meeting)
-            found[name] = layout.join(decoded)
-            if found[name].numel() != self.layout.numel:
-                raise ContractError(f"the vector {name!r} of client {sender} does not have the model's length")
+            found[name] = layout.join(decode_all(self.compressor, layout.specs, written, meeting))
         return found
 
-    def _named(self, vector: str) -> Layout:
-        """Return the layout of a vector: each has tensors, and memories, of its own."""
+    def _named(self, vector: str, numel: int) -> Layout:
+        """Return the layout of a vector: each has tensors, and memories, of its own. One that is shorter than the model
+        is encoded as a whole."""
+        if numel != self.layout.numel:
+            return Layout((TensorSpec(vector, (numel,), torch.float32),))
         return Layout(tuple(replace(spec, name=f"{vector}/{spec.name}") for spec in self.layout.specs))
 
     def _meeting(self, sender: int, version: int, tensor: str) -> Meeting:

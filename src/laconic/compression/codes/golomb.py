@@ -1,7 +1,8 @@
 """Gaps between places in a Golomb–Rice code: a quotient in ones and a zero, a remainder in b bits (Golomb, 1966).
 
-All quotients come first, then all remainders, so that both can be decoded at once. With b near log2(ln 2 · n/k) a place
-takes some log2(n/k) + 1.5 bits where k places among n are random, less than log2 n.
+All quotients come first, then all remainders, so that both can be decoded at once. A place takes some log2(n/k) + 1.5
+bits where k places among n are random, less than log2 n; b is the best for gaps that are geometric then (Sattler et
+al., 2020).
 """
 
 from __future__ import annotations
@@ -14,10 +15,13 @@ from torch import Tensor
 
 from laconic.compression.codes import bits
 
+_GOLDEN = math.log((math.sqrt(5) + 1) / 2)
+
 
 def width(k: int, numel: int) -> int:
     """Return b, computed from what both sides know: k places among `numel`."""
-    return max(0, math.floor(math.log2(max(1.0, math.log(2) * numel / max(1, k)))))
+    p = max(1, k) / max(1, numel)
+    return max(0, 1 + math.floor(math.log2(_GOLDEN / -math.log1p(-p)))) if p < 1 else 0
 
 
 def most(k: int, numel: int) -> int:
