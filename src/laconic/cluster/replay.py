@@ -13,6 +13,7 @@ from laconic.cluster.decision import Changes, diff
 from laconic.cluster.grant import Grant
 from laconic.cluster.hosts import Cluster
 from laconic.cluster.job import Job
+from laconic.cluster.journal import Journal
 from laconic.cluster.outcome import Logged, Outcome
 from laconic.cluster.policy import Policy
 from laconic.cluster.state import (
@@ -73,6 +74,7 @@ def replay(
     outages: Iterable[Outage] = (),
     estimates: Sequence[Estimate] | None = None,
     keep_log: bool = False,
+    journal: Journal | None = None,
 ) -> Outcome:
     """Run jobs on a cluster as a policy decides, and return what came of it.
 
@@ -83,9 +85,10 @@ def replay(
     - `outages`: of hosts.
     - `estimates`: of the work of every job, as policies see it; default: the true work.
     - `keep_log`: whether decisions are kept.
+    - `journal`: where every decision is written with the state that it was made upon.
     """
     ordered = sorted(jobs, key=lambda job: job.arrival)
-    return _Replay(ordered, cluster, policy, costs or Costs(), tuple(outages), estimates, keep_log).run()
+    return _Replay(ordered, cluster, policy, costs or Costs(), tuple(outages), estimates, keep_log, journal).run()
 
 
 class _Replay:
@@ -98,10 +101,12 @@ class _Replay:
         outages: tuple[Outage, ...],
         estimates: Sequence[Estimate] | None,
         keep_log: bool,
+        journal: Journal | None,
     ) -> None:
         self._jobs, self._cluster, self._policy, self._costs = jobs, cluster, policy, costs
         self._books = Books(jobs, cluster, estimates)
         self._log: list[Logged] | None = [] if keep_log else None
+        self._journal = journal
         self._until: dict[int, float] = {}  # work at which a running job's rate changes; absent while it is placed
         self._began: dict[int, tuple[float, float]] = {}  # when a run began to compute, and with how much work done
         self._versions = [0] * len(jobs)
@@ -128,6 +133,8 @@ class _Replay:
                 continue
             decision, memory = self._policy.decide(self._books.state(self._now), events, memory)
             self._decisions += 1
+            if self._journal is not None:
+                self._journal.decided(self._books, self._now, events, decision)
             changes = diff(self._books.running, decision)
             if changes:
                 self._carry_out(changes)
