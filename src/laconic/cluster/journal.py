@@ -151,7 +151,7 @@ def replayed(
             state = books.state(entry["now"])
             events = events_of(entry)
             decision, memory = policy.decide(state, events, memory)
-            logged = Decision(_grants(entry["grants"]), entry["wake"])
+            logged = Decision(grants_of(entry["grants"]), entry["wake"])
             yield Replayed(entry["now"], tuple(events), state, logged, decision, memory)
 
 
@@ -169,7 +169,7 @@ def books_at(entry: Mapping[str, Any], jobs: Sequence[Job], cluster: Cluster) ->
         enter_row(books, int(job), row)
     for host in entry["lost"]:
         books.room.lose(host)
-    for job, grant in _grants(entry["running"]).items():
+    for job, grant in grants_of(entry["running"]).items():
         books.running[job] = grant
         books.room.take(jobs[job], grant)
         if books.known.speed[job] > 0:
@@ -190,11 +190,15 @@ def events_of(entry: Mapping[str, Any]) -> list[Event]:
 
 
 def _written(grants: Mapping[int, Grant]) -> list[list[Any]]:
-    return [[int(job), [list(map(float, slot)) for slot in g.slots], g.batch, g.clock] for job, g in grants.items()]
+    return [
+        [int(job), [[int(host), int(device), float(share)] for host, device, share in g.slots], g.batch, g.clock]
+        for job, g in grants.items()
+    ]
 
 
-def _grants(written: Iterable[Sequence[Any]]) -> dict[int, Grant]:
+def grants_of(written: Iterable[Sequence[Any]]) -> dict[int, Grant]:
+    """Return an allocation of a journal."""
     return {
-        job: Grant(tuple(Slot(int(host), int(device), share) for host, device, share in slots), batch, clock)
+        job: Grant(tuple(Slot(host, device, share) for host, device, share in slots), batch, clock)
         for job, slots, batch, clock in written
     }

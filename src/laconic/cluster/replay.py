@@ -259,9 +259,9 @@ class _Replay:
         self._books.proceed(job, rate)
         self._until[job] = rate.until
         if rate.speed > 0:
-            seconds = max(rate.until - float(self._books.known.base[job]), 0.0) / rate.speed
-            whole = round(seconds / rate.rounded) * rate.rounded if rate.rounded else seconds
-            self._push(job, self._now + whole, _Kind.LATE if whole < seconds else _Kind.SEGMENT)
+            done = float(self._books.known.base[job])
+            whole = rate.seconds(done)
+            self._push(job, self._now + whole, _Kind.LATE if whole < rate.exact_seconds(done) else _Kind.SEGMENT)
         else:
             self._versions[job] += 1
 
