@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from laconic.cluster.hosts import Cluster
 from laconic.cluster.job import Job
@@ -18,9 +17,9 @@ from laconic.cluster.ray.work import Task
 from laconic.errors import ClusterError
 
 
-@ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)
+@ray.remote(num_cpus=0, resources={"node:__internal_head__": 0.001}, max_restarts=-1, max_task_retries=-1)
 class Controller:
-    """An actor that is started again wherever it dies, and goes on then from its journal."""
+    """An actor on Ray's head node that is started again if it dies, and goes on then from its journal."""
 
     def __init__(self, *facts: object) -> None:
         self._facts = facts
@@ -49,14 +48,9 @@ def run(
     names = [job.name for job, _ in ordered]
     if len(set(names)) < len(names):
         raise ClusterError("two jobs have the same name; give each a name of its own: its checkpoints are under it")
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
-    controller = Controller.options(scheduling_strategy=here).remote(  # type: ignore[attr-defined]
-        [job for job, _ in ordered],
-        [task for _, task in ordered],
-        cluster or nodes.cluster(),
-        policy,
-        folder,
-        save_every,
+    hosts = cluster or nodes.cluster()
+    controller = Controller.remote(  # type: ignore[attr-defined]
+        [job for job, _ in ordered], [task for _, task in ordered], hosts, policy, folder.resolve(), save_every
     )
     try:
         outcome: Outcome = ray.get(controller.run.remote())
