@@ -39,6 +39,7 @@ VARIABLES = {
     "RAY_AUTH_MODE": "disabled",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_raylet_start_wait_time_s": "240",  # beside other tests on two cores
+    "RAY_agent_register_timeout_ms": "240000",
     "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
     "OMP_NUM_THREADS": "1",
     "CUDA_VISIBLE_DEVICES": "",
@@ -52,7 +53,7 @@ def nodes() -> Iterator[Any]:
     os.environ.update(VARIABLES)
     from laconic.cluster.ray.local import local_nodes
 
-    quick = {"health_check_period_ms": 1000, "health_check_failure_threshold": 3, "health_check_initial_delay_ms": 0}
+    quick = {"health_check_period_ms": 1000, "health_check_failure_threshold": 5}
     try:
         with local_nodes(HOSTS, quick) as made:
             yield made
