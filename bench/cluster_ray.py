@@ -134,8 +134,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the jobs (default 0)")
     parser.add_argument("--only", help="a policy: fifo, tiresias or pollux")
     arguments = parser.parse_args()
-    patient = {"raylet_start_wait_time_s": "240", "agent_register_timeout_ms": "240000"}
-    for name, value in {"AUTH_MODE": "disabled", "USAGE_STATS_ENABLED": "0", **patient}.items():
+    for name, value in {"AUTH_MODE": "disabled", "USAGE_STATS_ENABLED": "0", "raylet_start_wait_time_s": "240"}.items():
         os.environ.setdefault(f"RAY_{name}", value)
     from laconic.cluster.ray.local import local_nodes
 

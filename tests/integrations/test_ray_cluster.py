@@ -39,7 +39,6 @@ VARIABLES = {
     "RAY_AUTH_MODE": "disabled",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_raylet_start_wait_time_s": "240",  # beside other tests on two cores
-    "RAY_agent_register_timeout_ms": "240000",
     "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
     "OMP_NUM_THREADS": "1",
     "CUDA_VISIBLE_DEVICES": "",
@@ -175,9 +174,9 @@ def test_a_controller_that_is_killed_goes_on_from_its_journal(nodes: Any, tmp_pa
 
 
 def test_jobs_of_a_node_that_is_killed_complete_elsewhere(nodes: Any, tmp_path: Path) -> None:
-    from laconic.cluster.ray.nodes import resources
+    from laconic.cluster.ray.local import add_node
 
-    extra = nodes.add_node(num_cpus=1, resources=resources(SPARE), object_store_memory=80 * 2**20)
+    extra = add_node(nodes, SPARE)
     hosts = Cluster((*HOSTS.hosts, SPARE))
     jobs = [waits("wide", 0.0, 5, 8.0), waits("narrow", 1.0, 2, 4.0)]
     jobs[0] = (Job("wide", 0.0, 3, Fixed(8.0)), jobs[0][1])
