@@ -67,6 +67,7 @@ class Run:
         self._gangs: dict[int, list[Gang]] = {}  # of each job: who has devices, and who prepares to take them
         self._stopped_at: dict[int, float] = {}
         self._failures: dict[int, int] = {}
+        self._broken: set[int] = set()  # jobs that start again although nobody has decided it
         self._failed: dict[int, str] = {}
         self._arrived, self._looked = 0, -math.inf
         self._memory, self._wake, self._round = policy.init(), math.inf, -math.inf
@@ -214,6 +215,9 @@ class Run:
         gang.seen = gang.seen._replace(done=done, saved=done)
         self._books.settle(job, now)
         self._books.known.base[job] = done
+        if job in self._broken:
+            self._books.known.restarts[job] += 1
+            self._broken.remove(job)
         gap = time.time() - self._stopped_at.pop(job) if job in self._stopped_at else None
         self._journal.write(
             "begun", job=job, at=now, done=done, gap=gap, workers=len(gang.members), waited=time.time() - gang.made_at
@@ -243,6 +247,8 @@ class Run:
     def _fail(self, gang: Gang, error: RayError) -> None:
         """A worker is gone or has raised something: the gang starts again where it was, from the last checkpoint."""
         job = gang.job
+        if gang.holds_devices and self._is_wanted(gang):
+            self._broken.add(job)
         self._close(gang, "failed")
         self._looked = -math.inf  # its host may be gone
         self._failures[job] = self._failures.get(job, 0) + 1
@@ -255,16 +261,17 @@ class Run:
         job, now = gang.job, self._now
         gang.close()
         self._gangs[job].remove(gang)
-        if not gang.holds_devices:
-            return
-        done = gang.seen.saved if done is None else done
+        if gang.holds_devices:
+            done = gang.seen.saved if done is None else done
+            self._come_to(job, now, done)
+            self._journal.write("ended", job=job, at=now, why=why, done=done)
+
+    def _come_to(self, job: int, now: float, done: float) -> None:
+        """Count a job's time up to now, from when on it computes no more, and how far it is."""
         self._books.settle(job, now)
         self._books.known.base[job] = done
-        self._journal.write("ended", job=job, at=now, why=why, done=done)
-        if job in self._books.running and self._books.running[job].slots == gang.grant.slots and why == "failed":
-            self._books.known.restarts[job] += 1
-        self._books.communicating.pop(job, None)
         self._books.known.speed[job] = 0.0
+        self._books.communicating.pop(job, None)
         self._until.pop(job, None)
 
     # ------------------------------------------------------------------------------------------ what is decided
@@ -323,6 +330,7 @@ class Run:
             self._release(job)
         for job, grant in (*changes.start, *moved):
             books.hold(job, grant, now)
+            self._broken.discard(job)
             for gang in self._gangs.get(job, ()):
                 if gang.stage is Stage.RUNNING and self._is_wanted(gang):  # it has not given up its slots yet
                     self._proceed(job)
@@ -417,14 +425,15 @@ class Run:
             self._books.completed[job] = entry["at"]
             if entry["failed"]:
                 self._failed[job] = entry["failed"]
+        begun = {entry["job"] for entry in entries if entry["kind"] == "begun"}
         for entry in entries if last is None else entries[last + 1 :]:
             if entry["kind"] in ("begun", "ended") and entry["job"] in self._books.active:
-                self._books.settle(entry["job"], entry["at"])
-                self._books.known.base[entry["job"]] = entry["done"]
-        self._books.communicating.clear()
-        self._books.known.speed[:] = 0.0
-        for job in self._books.running:
-            self._books.known.restarts[job] += 1
+                self._come_to(entry["job"], entry["at"], entry["done"])
+                if entry["kind"] == "begun" and entry["job"] in self._books.running:
+                    self._proceed(entry["job"])
+        for job in self._books.active:  # until now it was as the journal has it
+            self._come_to(job, self._now, float(self._books.known.base[job]))
+        self._broken = {job for job in self._books.running if job in begun}
         self._journal.write("restarted", at=self._now, pid=os.getpid())
 
 
