@@ -23,7 +23,6 @@ from laconic.cluster.job import Fixed, Job
 from laconic.cluster.journal import read, replayed
 from laconic.cluster.outcome import Outcome
 from laconic.cluster.policies.fifo import Fifo
-from laconic.cluster.policies.srtf import Srtf
 from laconic.cluster.policy import Policy
 from laconic.cluster.state import Event, State
 from laconic.errors import ClusterError
@@ -34,7 +33,7 @@ pytestmark = [pytest.mark.long, needs("ray")]
 HOSTS = Cluster((Host("a", 2), Host("b", 2)))
 SPARE = Host("c", 1)
 WORKS = Path(__file__).with_name("ray_works.py")
-TICK, SAVE_EVERY, SECONDS = 0.25, 2.0, 400.0
+TICK, SAVE_EVERY, SECONDS = 0.25, 2.0, 600.0
 VARIABLES = {
     "RAY_AUTH_MODE": "disabled",
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -130,20 +129,35 @@ def seen_well(run: Started, outcome: Outcome) -> None:
         assert final[-1] == job.progress.work
 
 
+@dataclass(frozen=True)
+class Yields(Policy):
+    """The first job runs until it has done some work, makes room for the second, and runs again after it."""
+
+    work: float = 0.0
+
+    @property
+    def every(self) -> float:
+        return 0.5
+
+    def decide(self, state: State, events: Sequence[Event], memory: None) -> tuple[Decision, None]:
+        if 1 in state.active and state.done(0) >= self.work:
+            return Decision({1: Grant((Slot(1, 0), Slot(1, 1)))}), None
+        return Decision({0: Grant((Slot(0, 0), Slot(0, 1), Slot(1, 0)))} if 0 in state.active else {}), None
+
+
 def test_preempted_jobs_lose_no_step(nodes: Any, tmp_path: Path) -> None:
-    """The short job takes the devices of the long one, which goes on afterwards, elsewhere or there."""
-    jobs = [waits("long", 0.0, 3, 40.0), waits("short", 14.0, 2, 5.0)]
-    run = Started(jobs, Srtf(), tmp_path)
+    run = Started([waits("long", 0.0, 3, 20.0), waits("short", 0.0, 2, 3.0)], Yields(5.0), tmp_path)
     outcome = run.outcome()
     seen_well(run, outcome)
     assert outcome.restarts.tolist() == [1, 0]
-    assert run.steps("long") == list(range(1, 161))  # 40 s of quarter seconds, each once
-    stopped = [entry for entry in run.entries if entry["kind"] == "ended" and entry["why"] == "stopped"]
-    begun = [entry for entry in run.entries if entry["kind"] == "begun" and entry["job"] == 0]
-    assert [entry["done"] for entry in stopped] == [begun[1]["done"]]
-    hosts = [line["host"] for line in notes(tmp_path, "short") if line["what"] == "begin"]
-    assert len(set(hosts)) == 1  # consolidated, as the decision says
-    assert begun[1]["at"] > next(e["at"] for e in run.entries if e["kind"] == "completed" and e["job"] == 1)
+    assert run.steps("long") == list(range(1, 81))  # 20 s of quarter seconds, each once
+    (stopped,) = (entry for entry in run.entries if entry["kind"] == "ended" and entry["why"] == "stopped")
+    first, second = (entry for entry in run.entries if entry["kind"] == "begun" and entry["job"] == 0)
+    assert (stopped["job"], stopped["done"]) == (0, second["done"])
+    assert first["done"] == 0 and stopped["done"] >= 5
+    assert [line["host"] for line in notes(tmp_path, "short") if line["what"] == "begin"] == [1, 1]
+    assert [line["host"] for line in notes(tmp_path, "long") if line["what"] == "begin" and line["rank"] == 2] == [1, 1]
+    assert stopped["at"] < next(e["at"] for e in run.entries if e["kind"] == "begun" and e["job"] == 1)
 
 
 def test_a_worker_that_is_killed_costs_at_most_a_checkpoint_interval(nodes: Any, tmp_path: Path) -> None:
@@ -215,10 +229,10 @@ def test_a_training_that_moves_ends_with_the_weights_of_one_that_did_not(nodes: 
     from laconic.cluster.ray.work import Task
 
     first, then = (Slot(0, 0), Slot(0, 1)), (Slot(1, 0), Slot(1, 1))
-    work, ends = 1500.0, []
+    work, ends = 400.0, []
     for name, second in (("stays", first), ("moves", then)):
         task = Task(f"{WORKS}:NotedDigits", {"strategy": "local(4) / topk(0.1)+ef"})
-        run = Started([(Job("digits", 0.0, 2, Fixed(work)), task)], Moves(first, second, 200), tmp_path / name)
+        run = Started([(Job("digits", 0.0, 2, Fixed(work)), task)], Moves(first, second, 100), tmp_path / name)
         outcome = run.outcome()
         assert outcome.restarts[0] == (name == "moves")
         lines = notes(run.folder, "digits")
