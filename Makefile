@@ -18,7 +18,7 @@ $(READY): pyproject.toml constraints.txt
 
 # Lightning, Transformers and their like, for the tests of the adapters; torch is there already and stays.
 $(FRAMEWORKS): $(READY)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[frameworks]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[frameworks,cluster]'
 	touch $(FRAMEWORKS)
 
 lint: $(READY)

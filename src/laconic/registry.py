@@ -344,6 +344,10 @@ def _sorted(axis: str | None) -> tuple[Entry, ...]:
     return tuple(sorted(unique.values(), key=lambda entry: (order.index(entry.axis), entry.name)))
 
 
+_WITHOUT_TECHNIQUES = "laconic.cluster.ray."
+"""What imports a package that need not be installed."""
+
+
 @cache
 def load() -> None:
     """Import, once, every module that may hold a technique: this library's, those that the process which started this
@@ -351,7 +355,8 @@ def load() -> None:
     for package in (*AXES, "theory", "cost", "collective", "cluster", "federated"):
         if find_spec(family := f"laconic.{package}"):
             for module in walk_packages(getattr(import_module(family), "__path__", ()), f"{family}."):
-                import_module(module.name)
+                if not module.name.startswith(_WITHOUT_TECHNIQUES):
+                    import_module(module.name)
     for source in _extensions():
         module_at(source)
     for point in entry_points(group="laconic.techniques"):

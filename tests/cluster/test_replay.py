@@ -176,3 +176,11 @@ def test_a_change_is_the_allocation_that_it_leads_to(
     assert dict(changed) == whole and len(changed) == len(whole)
     one, other = diff(running, Decision(changed)), diff(running, Decision(whole))
     assert (one.stop, set(one.start), set(one.resize)) == (other.stop, set(other.start), set(other.resize))
+
+
+def test_the_time_until_a_rate_changes_is_rounded_and_infinite_where_nothing_proceeds() -> None:
+    assert Rate(2.0, 7.0).seconds(2.0) == 2.5
+    assert Rate(2.0, 7.0, rounded=2.0).seconds(2.0) == 2.0
+    assert Rate(2.0, 7.0, rounded=2.0).exact_seconds(2.0) == 2.5
+    assert Rate(2.0, 7.0).seconds(8.0) == 0.0
+    assert Rate(0.0, 7.0, rounded=1.0).seconds(2.0) == np.inf

@@ -18,10 +18,11 @@ _Restart = Annotated[float, typer.Option(help="Seconds that a job takes to start
 def register(app: typer.Typer) -> None:
     """Add the commands to the tool."""
     cluster = typer.Typer(
-        help="Share a cluster's GPUs among jobs: policies on traces, under a virtual clock.", no_args_is_help=True
+        help="Share a cluster's GPUs among jobs: policies on traces, under a virtual clock, and on a Ray cluster.",
+        no_args_is_help=True,
     )
     cluster.command("list")(list_policies)
-    for command in (replay, compare, explain):
+    for command in (replay, compare, explain, run):
         cluster.command(command.__name__)(command)
     app.add_typer(cluster, name="cluster")
 
@@ -78,3 +79,23 @@ def explain(
     from laconic.report.cluster import print_explanation
 
     print_explanation(trace, job, policy, hosts, gpus, tenant, restart)
+
+
+def run(
+    jobs: Annotated[Path, typer.Argument(metavar="JOBS", help="A TOML file with a [[job]] for each job.")],
+    folder: Annotated[
+        Path, typer.Option(help="Of the journal and of checkpoints, for all hosts; a run that was cut off goes on.")
+    ],
+    policy: _Policy = "fifo",
+    hosts: _Hosts = 2,
+    gpus: _Gpus = 2,
+    address: Annotated[
+        str | None,
+        typer.Option(help="Of a Ray cluster whose nodes say which hosts they are; default: nodes of this machine."),
+    ] = None,
+    save_every: Annotated[float, typer.Option(help="Seconds between checkpoints of a job.")] = 60.0,
+) -> None:
+    """Run real jobs on a Ray cluster as a policy decides: gangs that are stopped, moved and resized."""
+    from laconic.report.cluster import print_run
+
+    print_run(jobs, folder, policy, hosts, gpus, address, save_every)

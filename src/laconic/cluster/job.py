@@ -28,6 +28,18 @@ class Rate(NamedTuple):
     communicating: float = 0.0
     rounded: float = 0.0
 
+    def seconds(self, done: float) -> float:
+        """Return how long it takes until the rate changes; infinite where the job does not proceed.
+
+        - `done`: the work that is done.
+        """
+        exact = self.exact_seconds(done)
+        return round(exact / self.rounded) * self.rounded if self.rounded and exact < math.inf else exact
+
+    def exact_seconds(self, done: float) -> float:
+        """Return the same before it is rounded."""
+        return max(self.until - done, 0.0) / self.speed if self.speed > 0 else math.inf
+
 
 class Progress(Protocol):
     """How a job proceeds: work, in a unit of its own, and rates on grants."""

@@ -8,15 +8,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-import numpy as np
-
-from laconic.cluster.decision import Changes, check, diff
+from laconic.cluster.books import Books
+from laconic.cluster.decision import Changes, diff
 from laconic.cluster.grant import Grant
 from laconic.cluster.hosts import Cluster
 from laconic.cluster.job import Job
-from laconic.cluster.outcome import PARTS, Logged, Outcome
+from laconic.cluster.journal import Journal
+from laconic.cluster.outcome import Logged, Outcome
 from laconic.cluster.policy import Policy
-from laconic.cluster.room import Room
 from laconic.cluster.state import (
     Advanced,
     Arrival,
@@ -25,13 +24,9 @@ from laconic.cluster.state import (
     Event,
     HostBack,
     HostLost,
-    State,
-    Tables,
     Wake,
 )
 from laconic.errors import ClusterError
-
-_WAITING, _PLACING, _COMPUTING, _COMMUNICATING, _STALLED = range(len(PARTS))
 
 
 @dataclass(frozen=True)
@@ -79,6 +74,7 @@ def replay(
     outages: Iterable[Outage] = (),
     estimates: Sequence[Estimate] | None = None,
     keep_log: bool = False,
+    journal: Journal | None = None,
 ) -> Outcome:
     """Run jobs on a cluster as a policy decides, and return what came of it.
 
@@ -89,9 +85,10 @@ def replay(
     - `outages`: of hosts.
     - `estimates`: of the work of every job, as policies see it; default: the true work.
     - `keep_log`: whether decisions are kept.
+    - `journal`: where every decision is written with the state that it was made upon.
     """
     ordered = sorted(jobs, key=lambda job: job.arrival)
-    return _Replay(ordered, cluster, policy, costs or Costs(), tuple(outages), estimates, keep_log).run()
+    return _Replay(ordered, cluster, policy, costs or Costs(), tuple(outages), estimates, keep_log, journal).run()
 
 
 class _Replay:
@@ -104,18 +101,13 @@ class _Replay:
         outages: tuple[Outage, ...],
         estimates: Sequence[Estimate] | None,
         keep_log: bool,
+        journal: Journal | None,
     ) -> None:
         self._jobs, self._cluster, self._policy, self._costs = jobs, cluster, policy, costs
-        self._estimates = estimates or [Estimate(job.progress.work, "true", 0.0) for job in jobs]
+        self._books = Books(jobs, cluster, estimates)
         self._log: list[Logged] | None = [] if keep_log else None
-        self._known = Tables(len(jobs))
-        self._parts = np.zeros((len(PARTS), len(jobs)))
-        self._completed = np.full(len(jobs), np.nan)
-        self._room = Room(cluster)
-        self._active: dict[int, None] = {}
-        self._running: dict[int, Grant] = {}
+        self._journal = journal
         self._until: dict[int, float] = {}  # work at which a running job's rate changes; absent while it is placed
-        self._communicating: dict[int, float] = {}
         self._began: dict[int, tuple[float, float]] = {}  # when a run began to compute, and with how much work done
         self._versions = [0] * len(jobs)
         self._beside: dict[tuple[int, int], set[int]] = {}  # the jobs on devices that are shared
@@ -134,14 +126,16 @@ class _Replay:
             self._now = self._next_time(bool(events), every)
             in_round = every is not None and not self._now % every and self._round < self._now
             events += self._happened(before_a_round=in_round)
-            if every is not None and (not in_round or not self._active):
+            if every is not None and (not in_round or not self._books.active):
                 continue
             self._round = self._now
             if not events and every is None:
                 continue
-            decision, memory = self._policy.decide(self._state(), events, memory)
+            decision, memory = self._policy.decide(self._books.state(self._now), events, memory)
             self._decisions += 1
-            changes = diff(self._running, decision)
+            if self._journal is not None:
+                self._journal.decided(self._books, self._now, events, decision)
+            changes = diff(self._books.running, decision)
             if changes:
                 self._carry_out(changes)
             if self._log is not None and changes:
@@ -150,11 +144,7 @@ class _Replay:
             if self._wake <= self._now:
                 raise ClusterError(f"{self._policy} asks at {self._now:g} s to be woken at {self._wake:g} s")
             events = []
-        known = self._known
-        return Outcome(
-            self._jobs, known.first_start, self._completed, self._parts, known.restarts, known.attained,
-            self._decisions, self._log or [],
-        )  # fmt: skip
+        return self._books.outcome(self._decisions, self._log or [])
 
     # ------------------------------------------------------------------------------------------ what happens
 
@@ -162,10 +152,10 @@ class _Replay:
         """Return when the next thing happens, or the next round begins."""
         arrival = self._jobs[self._arrived].arrival if self._arrived < len(self._jobs) else math.inf
         soonest = min(self._heap[0][0] if self._heap else math.inf, arrival, self._wake)
-        if every is not None and (undecided or self._active):
+        if every is not None and (undecided or self._books.active):
             soonest = min(soonest, (self._now // every + 1) * every)
         if soonest == math.inf:
-            waiting = [self._jobs[job].name for job in self._active if job not in self._running][:3]
+            waiting = [self._jobs[job].name for job in self._books.active if job not in self._books.running][:3]
             raise ClusterError(
                 f"{self._policy} leaves jobs waiting for ever: {', '.join(waiting) or 'all are stalled'}"
             )
@@ -183,11 +173,10 @@ class _Replay:
             elif kind == _Kind.LOST:
                 events.append(self._lose(number))
             else:
-                self._room.regain(number)
+                self._books.room.regain(number)
                 events.append(HostBack(number))
         while self._arrived < len(self._jobs) and self._jobs[self._arrived].arrival <= now:
-            self._known.since[self._arrived] = self._jobs[self._arrived].arrival
-            self._active[self._arrived] = None
+            self._books.arrive(self._arrived)
             events.append(Arrival(self._arrived))
             self._arrived += 1
         if self._wake <= now:
@@ -199,27 +188,26 @@ class _Replay:
         """A job is ready to compute, has come to where its rate changes, or is done."""
         if job not in self._until:  # it has been placed
             self._settle(job)
-            self._began[job] = self._now, float(self._known.base[job])
+            self._began[job] = self._now, float(self._books.known.base[job])
             self._begin(job)
             return []
         self._settle(job)
-        self._known.base[job] = self._until[job]
+        self._books.known.base[job] = self._until[job]
         if self._until[job] >= self._jobs[job].progress.work:
             self._release(job)
-            del self._active[job]
-            self._completed[job] = self._now
+            self._books.complete(job, self._now)
             self._left -= 1
             return [Completion(job)]
         self._begin(job)
         return [Advanced(job)]
 
     def _lose(self, host: int) -> HostLost:
-        jobs = tuple(job for job, grant in self._running.items() if any(slot.host == host for slot in grant.slots))
+        jobs = self._books.holders(host)
         for job in jobs:
             self._settle(job)
             if job in self._began:
                 begin, base = self._began[job]
-                every, known = self._costs.checkpoint_every, self._known
+                every, known = self._costs.checkpoint_every, self._books.known
                 if every:
                     kept = (self._now - begin) // every * every
                     share = kept / (self._now - begin) if self._now > begin else 1.0
@@ -227,74 +215,53 @@ class _Replay:
                 else:
                     known.base[job] = base
             self._release(job)
-        self._room.lose(host)
+        self._books.room.lose(host)
         return HostLost(host, jobs)
 
     # ------------------------------------------------------------------------------------------ what is decided
 
-    def _state(self) -> State:
-        return State(
-            self._now, self._cluster, self._jobs, self._active.keys(), self._running, self._room, self._estimates,
-            self._known,
-        )  # fmt: skip
-
     def _carry_out(self, changes: Changes) -> None:
-        for job, _ in (*changes.start, *changes.resize):
-            if job not in self._active:
-                raise ClusterError(f"{self._policy} gives slots to job {job}, which is not there or is done")
-        check(changes, self._running, self._jobs, self._room)
-        self._running = dict(self._running)  # what the last decision was made upon stays as it was
-        kept = {job for job, grant in changes.resize if grant.slots == self._running[job].slots}
-        moved = [(job, grant) for job, grant in changes.resize if job not in kept]
+        moved, tuned = self._books.verified(changes, self._policy)
+        self._books.running = dict(self._books.running)  # what the last decision was made upon stays as it was
         for job in (*changes.stop, *(job for job, _ in moved)):
             self._settle(job)
             self._release(job)
         for job, grant in (*changes.start, *moved):
             self._start(job, grant)
-        for job, grant in changes.resize:
-            if job in kept:
-                self._retune(job, grant)
+        for job, grant in tuned:
+            self._retune(job, grant)
 
     def _retune(self, job: int, grant: Grant) -> None:
         """Let a job go on with another batch or clock on the slots that it has, which takes no time."""
         self._settle(job)
-        self._running[job] = grant
+        self._books.running[job] = grant
         if job in self._until:
             self._begin(job)
 
     def _start(self, job: int, grant: Grant) -> None:
-        known = self._known
-        self._settle(job)
-        first = math.isnan(known.first_start[job])
-        if first:
-            known.first_start[job] = self._now
-        else:
-            known.restarts[job] += 1
-        self._room.take(self._jobs[job], grant)
+        first = self._books.hold(job, grant, self._now)
         if grant.is_shared:
             self._share(job, grant, True)
-        self._running[job] = grant
-        known.held[job] = grant.gpus
         delay = self._costs.start if first else self._costs.restart
         if delay:
             self._push(job, self._now + delay)
         else:
-            self._began[job] = self._now, float(known.base[job])
+            self._began[job] = self._now, float(self._books.known.base[job])
             self._begin(job)
 
     def _begin(self, job: int) -> None:
         """Let a job proceed at the rate that it has now."""
-        grant = self._running[job]
+        grant = self._books.running[job]
         beside = self._neighbours(job, grant)
         rate = self._jobs[job].progress.rate(
-            float(self._known.base[job]), grant, self._cluster, [self._jobs[other] for other in beside]
+            float(self._books.known.base[job]), grant, self._cluster, [self._jobs[other] for other in beside]
         )
-        self._known.speed[job] = rate.speed
-        self._until[job], self._communicating[job] = rate.until, rate.communicating
+        self._books.proceed(job, rate)
+        self._until[job] = rate.until
         if rate.speed > 0:
-            seconds = max(rate.until - float(self._known.base[job]), 0.0) / rate.speed
-            whole = round(seconds / rate.rounded) * rate.rounded if rate.rounded else seconds
-            self._push(job, self._now + whole, _Kind.LATE if whole < seconds else _Kind.SEGMENT)
+            done = float(self._books.known.base[job])
+            whole = rate.seconds(done)
+            self._push(job, self._now + whole, _Kind.LATE if whole < rate.exact_seconds(done) else _Kind.SEGMENT)
         else:
             self._versions[job] += 1
 
@@ -303,34 +270,13 @@ class _Replay:
         heapq.heappush(self._heap, (time, kind, job, self._versions[job]))
 
     def _settle(self, job: int) -> None:
-        """Count a job's time and work up to now."""
-        known = self._known
-        seconds = self._now - float(known.since[job])
-        if seconds > 0:
-            parts = self._parts
-            if job not in self._running:
-                parts[_WAITING, job] += seconds
-            else:
-                known.executed[job] += seconds
-                known.attained[job] += seconds * known.held[job]
-                if job not in self._until:
-                    parts[_PLACING, job] += seconds
-                elif known.speed[job] > 0:
-                    known.base[job] += seconds * known.speed[job]
-                    share = self._communicating[job]
-                    parts[_COMMUNICATING, job] += share * seconds
-                    parts[_COMPUTING, job] += (1 - share) * seconds
-                else:
-                    parts[_STALLED, job] += seconds
-        known.since[job] = self._now
+        self._books.settle(job, self._now)
 
     def _release(self, job: int) -> None:
         """Take a job's slots from it; it has been settled."""
-        grant = self._running.pop(job)
-        self._room.give(self._jobs[job], grant)
+        grant = self._books.release(job)
         if grant.is_shared:
             self._share(job, grant, False)
-        self._known.held[job] = self._known.speed[job] = 0.0
         self._until.pop(job, None)
         self._began.pop(job, None)
         self._versions[job] += 1

@@ -15,6 +15,7 @@ from rich.table import Table
 from laconic.cluster.hosts import Cluster
 from laconic.cluster.outcome import PARTS, Outcome
 from laconic.cluster.policy import Policy
+from laconic.cluster.readers.jobs_file import read_jobs
 from laconic.cluster.readers.philly import read_philly
 from laconic.cluster.replay import Costs, replay
 from laconic.errors import ClusterError
@@ -37,13 +38,34 @@ def print_replay(
     """Replay a trace under one policy, and print and write what came of it."""
     outcome = _replayed(trace, parse_policy(policy), hosts, gpus, tenant, restart)
     _print_table([(policy, outcome)], hosts * gpus)
-    table = Table("where jobs' time goes", "share", box=box.MARKDOWN)
-    whole = outcome.parts.sum()
-    for name, part in zip(PARTS, outcome.parts, strict=True):
-        table.add_row(name, f"{100 * float(part.sum()) / whole:.1f} %")
-    Console().print(table)
+    _print_parts(outcome)
     if out is not None:
         _write_jobs(outcome, out)
+
+
+def print_run(
+    jobs: Path, folder: Path, policy: str, hosts: int, gpus: int, address: str | None, save_every: float
+) -> None:
+    """Run jobs on a Ray cluster, and print what came of it."""
+    decides, pairs = parse_policy(policy), read_jobs(jobs)
+    try:
+        import ray
+
+        from laconic.cluster.ray import nodes
+        from laconic.cluster.ray.local import local_nodes
+        from laconic.cluster.ray.run import run
+    except ImportError as error:
+        raise ClusterError("Ray is not installed, which runs the jobs: pip install 'laconic[cluster]'") from error
+    if address is None:
+        cluster = Cluster.uniform(hosts, gpus)
+        with local_nodes(cluster):
+            outcome = run(pairs, decides, folder, cluster, save_every)
+    else:
+        with ray.init(address=address, log_to_driver=False):
+            cluster = nodes.cluster()
+            outcome = run(pairs, decides, folder, cluster, save_every)
+    _print_table([(policy, outcome)], cluster.gpus)
+    _print_parts(outcome)
 
 
 def print_comparison(
@@ -109,6 +131,14 @@ def _print_table(rows: Sequence[tuple[str, Outcome]], gpus: int) -> None:
             f"{float(outcome.restarts.mean()):.2f}",
         )
     Console(width=max(120, Console().width)).print(table)
+
+
+def _print_parts(outcome: Outcome) -> None:
+    table = Table("where jobs' time goes", "share", box=box.MARKDOWN)
+    whole = outcome.parts.sum()
+    for name, part in zip(PARTS, outcome.parts, strict=True):
+        table.add_row(name, f"{100 * float(part.sum()) / whole:.1f} %")
+    Console().print(table)
 
 
 def _clock(seconds: float) -> str:
