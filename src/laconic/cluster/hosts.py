@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -21,6 +22,8 @@ class Host:
     - `cpu_milli`: thousandths of a core that jobs can ask for.
     - `memory_mib`: its memory.
     - `gpu_memory_bytes`: that of each of its GPUs.
+    - `gpu_tree`: how its GPUs hang together, from the top: (2, 3, 2) are two sockets of three switches of two GPUs;
+      empty where all are alike.
     """
 
     name: str
@@ -30,6 +33,11 @@ class Host:
     cpu_milli: float = float("inf")
     memory_mib: float = float("inf")
     gpu_memory_bytes: float = float("inf")
+    gpu_tree: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.gpu_tree and math.prod(self.gpu_tree) != self.gpus:
+            raise ClusterError(f"{self.name} has {self.gpus} GPUs and a tree of {math.prod(self.gpu_tree)}")
 
 
 @dataclass(frozen=True)
@@ -59,6 +67,11 @@ class Cluster:
     def gpus(self) -> int:
         """All GPUs."""
         return sum(host.gpus for host in self.hosts)
+
+    @cached_property
+    def gpu_levels(self) -> int:
+        """The levels of the deepest tree of GPUs."""
+        return max(len(host.gpu_tree) or 1 for host in self.hosts)
 
     @cached_property
     def capacity(self) -> np.ndarray:

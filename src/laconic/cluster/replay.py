@@ -10,10 +10,11 @@ from enum import IntEnum
 
 import numpy as np
 
+from laconic.cluster.contention import Contention, Running
 from laconic.cluster.decision import Changes, check, diff
 from laconic.cluster.grant import Grant
 from laconic.cluster.hosts import Cluster
-from laconic.cluster.job import Job
+from laconic.cluster.job import Job, Rate
 from laconic.cluster.outcome import PARTS, Logged, Outcome
 from laconic.cluster.policy import Policy
 from laconic.cluster.room import Room
@@ -79,6 +80,7 @@ def replay(
     outages: Iterable[Outage] = (),
     estimates: Sequence[Estimate] | None = None,
     keep_log: bool = False,
+    contention: Contention | None = None,
 ) -> Outcome:
     """Run jobs on a cluster as a policy decides, and return what came of it.
 
@@ -89,9 +91,10 @@ def replay(
     - `outages`: of hosts.
     - `estimates`: of the work of every job, as policies see it; default: the true work.
     - `keep_log`: whether decisions are kept.
+    - `contention`: how running jobs slow each other down; default: only where they share devices.
     """
     ordered = sorted(jobs, key=lambda job: job.arrival)
-    return _Replay(ordered, cluster, policy, costs or Costs(), tuple(outages), estimates, keep_log).run()
+    return _Replay(ordered, cluster, policy, costs or Costs(), tuple(outages), estimates, keep_log, contention).run()
 
 
 class _Replay:
@@ -104,6 +107,7 @@ class _Replay:
         outages: tuple[Outage, ...],
         estimates: Sequence[Estimate] | None,
         keep_log: bool,
+        contention: Contention | None,
     ) -> None:
         self._jobs, self._cluster, self._policy, self._costs = jobs, cluster, policy, costs
         self._estimates = estimates or [Estimate(job.progress.work, "true", 0.0) for job in jobs]
@@ -119,6 +123,7 @@ class _Replay:
         self._began: dict[int, tuple[float, float]] = {}  # when a run began to compute, and with how much work done
         self._versions = [0] * len(jobs)
         self._beside: dict[tuple[int, int], set[int]] = {}  # the jobs on devices that are shared
+        self._contention, self._rates_are_old = contention, False
         self._heap: list[tuple[float, int, int, int]] = []
         for outage in outages:
             self._heap.append((outage.begin, _Kind.LOST, outage.host, 0))
@@ -193,6 +198,7 @@ class _Replay:
         if self._wake <= now:
             self._wake = math.inf
             events.append(Wake())
+        self._renew_rates()
         return events
 
     def _segment_ended(self, job: int) -> list[Event]:
@@ -254,6 +260,7 @@ class _Replay:
         for job, grant in changes.resize:
             if job in kept:
                 self._retune(job, grant)
+        self._renew_rates()
 
     def _retune(self, job: int, grant: Grant) -> None:
         """Let a job go on with another batch or clock on the slots that it has, which takes no time."""
@@ -283,12 +290,34 @@ class _Replay:
             self._begin(job)
 
     def _begin(self, job: int) -> None:
-        """Let a job proceed at the rate that it has now."""
+        """Let a job proceed at the rate that it has now; under contention, rates are found for all jobs together."""
+        if self._contention is not None:
+            self._rates_are_old = True
+            self._proceed(job, Rate(0.0, self._until.get(job, 0.0)))
+            return
         grant = self._running[job]
         beside = self._neighbours(job, grant)
         rate = self._jobs[job].progress.rate(
             float(self._known.base[job]), grant, self._cluster, [self._jobs[other] for other in beside]
         )
+        self._proceed(job, rate)
+
+    def _renew_rates(self) -> None:
+        """Let all jobs proceed at the rates that they have beside each other now."""
+        if self._contention is None or not self._rates_are_old:
+            return
+        self._rates_are_old = False
+        computing = sorted(self._until)
+        for job in computing:
+            self._settle(job)
+        running = [Running(self._jobs[job], self._running[job], float(self._known.base[job])) for job in computing]
+        for job, rate in zip(computing, self._contention.rates(running, self._cluster), strict=True):
+            if (rate.speed, rate.until, rate.communicating) != (
+                self._known.speed[job], self._until[job], self._communicating[job]
+            ):  # fmt: skip
+                self._proceed(job, rate)
+
+    def _proceed(self, job: int, rate: Rate) -> None:
         self._known.speed[job] = rate.speed
         self._until[job], self._communicating[job] = rate.until, rate.communicating
         if rate.speed > 0:
@@ -334,6 +363,7 @@ class _Replay:
         self._until.pop(job, None)
         self._began.pop(job, None)
         self._versions[job] += 1
+        self._rates_are_old = True
 
     def _share(self, job: int, grant: Grant, comes: bool) -> None:
         """Note who is on shared devices, and let those beside proceed at their new rates."""
