@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from laconic.errors import ClusterError
+from laconic.network.routes import Links
 
 
 @dataclass(frozen=True)
@@ -42,9 +43,14 @@ class Host:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Hosts, in an order by which slots name them."""
+    """Hosts, in an order by which slots name them.
+
+    - `hosts`: the hosts.
+    - `network`: the links between them, whose ranks they are; none: messages between hosts are not modelled.
+    """
 
     hosts: tuple[Host, ...]
+    network: Links | None = None
 
     def __post_init__(self) -> None:
         names = [host.name for host in self.hosts]
@@ -52,6 +58,8 @@ class Cluster:
             raise ClusterError("two hosts of a cluster have the same name; give each a name of its own")
         if not self.hosts:
             raise ClusterError("a cluster without hosts runs nothing; give at least one")
+        if self.network is not None and self.network.size != len(self.hosts):
+            raise ClusterError(f"a network of {self.network.size} ranks does not join {len(self.hosts)} hosts")
 
     @staticmethod
     def uniform(hosts: int, gpus: int, gpu: str = "") -> Cluster:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 
 from laconic.cluster.grant import Grant
@@ -33,6 +35,17 @@ class Room:
         other.free, other.whole = self.free.copy(), self.whole.copy()
         other.cpu_milli, other.memory_mib = self.cpu_milli.copy(), self.memory_mib.copy()
         return other
+
+    def only(self, hosts: Collection[int]) -> Room:
+        """Return the room of some hosts alone, to try things out on.
+
+        - `hosts`: their numbers.
+        """
+        part = self.copy()
+        for other in range(len(self.cluster.hosts)):
+            if other not in hosts:
+                part.lose(other)
+        return part
 
     def take(self, job: Job, grant: Grant) -> None:
         """Take what a job is given.
