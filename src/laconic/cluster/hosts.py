@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from laconic.errors import ClusterError
-from laconic.network.routes import Links
+from laconic.network.graph import Graph
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,14 @@ class Cluster:
 
     - `hosts`: the hosts.
     - `network`: the links between them, whose ranks they are; none: messages between hosts are not modelled.
+    - `circuit_ports`: how many ports of an optical switch every rack has, by which circuits join two racks.
+    - `circuit_bits_per_second`: the rate of a circuit, in either direction.
     """
 
     hosts: tuple[Host, ...]
-    network: Links | None = None
+    network: Graph | None = None
+    circuit_ports: int = 0
+    circuit_bits_per_second: float = 0.0
 
     def __post_init__(self) -> None:
         names = [host.name for host in self.hosts]

@@ -250,7 +250,7 @@ class _Replay:
                 raise ClusterError(f"{self._policy} gives slots to job {job}, which is not there or is done")
         check(changes, self._running, self._jobs, self._room)
         self._running = dict(self._running)  # what the last decision was made upon stays as it was
-        kept = {job for job, grant in changes.resize if grant.slots == self._running[job].slots}
+        kept = {job for job, grant in changes.resize if _are_same_places(grant, self._running[job])}
         moved = [(job, grant) for job, grant in changes.resize if job not in kept]
         for job in (*changes.stop, *(job for job, _ in moved)):
             self._settle(job)
@@ -382,3 +382,7 @@ class _Replay:
         if not grant.is_shared:
             return []
         return sorted({other for slot in grant.slots for other in self._beside.get(slot[:2], ()) if other != job})
+
+
+def _are_same_places(one: Grant, other: Grant) -> bool:
+    return one.slots == other.slots and one.circuits == other.circuits

@@ -15,10 +15,11 @@ from laconic.cluster.hosts import Cluster
 from laconic.cluster.job import Job, Rate
 from laconic.errors import ClusterError
 from laconic.network.flow import Flow
+from laconic.network.graph import Graph
 from laconic.network.max_min import fill
-from laconic.network.routes import Links
 
 PATTERNS = ("ring", "star")
+Circuits = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Sending:
         """
         if cluster.network is None:
             return np.zeros(0)
-        return self.nbytes * _loads(cluster.network, self.pattern, tuple(slot.host for slot in grant.slots))
+        return self.nbytes * _loads(cluster.network, *self._layout(grant, cluster))[0]
 
     def seconds(self, grant: Grant, cluster: Cluster) -> tuple[float, float]:
         """Return what computing and sending take in an iteration of the job alone.
@@ -64,7 +65,16 @@ class Sending:
         computing = self.compute * max(1.0, self.share / min(slot.share for slot in grant.slots))
         if cluster.network is None or len(grant.by_host) == 1:
             return computing, 0.0
-        return computing, float((self.loads(grant, cluster) / cluster.network.capacities).max())
+        loads, optical = _loads(cluster.network, *self._layout(grant, cluster))
+        sending = float((self.nbytes * loads / cluster.network.capacities).max())
+        if optical:
+            sending = max(sending, self.nbytes * optical * 8 / cluster.circuit_bits_per_second)
+        return computing, sending
+
+    def _layout(self, grant: Grant, cluster: Cluster) -> tuple[str, tuple[int, ...], tuple[str, ...], Circuits]:
+        workers = tuple(slot.host for slot in grant.slots)
+        racks = tuple(cluster.hosts[host].rack for host in workers) if grant.circuits else ()
+        return self.pattern, workers, racks, grant.circuits
 
     def rate(self, done: float, grant: Grant, cluster: Cluster, beside: Sequence[Job]) -> Rate:
         del done, beside
@@ -91,10 +101,21 @@ def flow(pattern: str, workers: Sequence[int], nbytes: float = 1.0) -> Flow:
 
 
 @lru_cache(4096)
-def _loads(network: Links, pattern: str, workers: tuple[int, ...]) -> NDArray[np.float64]:
-    """Return what each link carries for a byte of the model."""
+def _loads(
+    network: Graph, pattern: str, workers: tuple[int, ...], racks: tuple[str, ...], circuits: Circuits
+) -> tuple[NDArray[np.float64], float]:
+    """Return what each link carries for a byte of the model, and what the fullest circuit does: what goes between racks
+    that a circuit joins passes no links but those of its two hosts."""
     sent = flow(pattern, workers)
-    return network.routes(sent.sources, sent.destinations).load_bytes(sent.nbytes, len(network.capacities))
+    routes = network.routes(sent.sources, sent.destinations)
+    rack_of, carried = dict(zip(workers, racks, strict=False)), dict[tuple[str, str], float]()
+    for row, (source, destination) in enumerate(zip(sent.sources.tolist(), sent.destinations.tolist(), strict=True)):
+        ends = (rack_of.get(source, ""), rack_of.get(destination, ""))
+        if ends in circuits or ends[::-1] in circuits:
+            carried[ends] = carried.get(ends, 0.0) + float(sent.nbytes[row])
+            used = np.flatnonzero(routes.links[row] >= 0)
+            routes.links[row, used[1:-1]] = -1
+    return routes.load_bytes(sent.nbytes, len(network.capacities)), max(carried.values(), default=0.0)
 
 
 class OnLinks:

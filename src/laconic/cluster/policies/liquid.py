@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from laconic.cluster.decision import Decision
 from laconic.cluster.grant import Grant, Slot
 from laconic.cluster.job import Job
-from laconic.cluster.placement import consolidated
+from laconic.cluster.placement import consolidated, one_after_another
 from laconic.cluster.policy import Policy
 from laconic.cluster.racks import racks_of
 from laconic.cluster.room import ALMOST, Room
@@ -201,15 +201,5 @@ def candidates(room: Room, job: Job) -> Iterator[Grant]:
     if not within:
         for first in racks:
             rest = sorted((hosts for hosts in racks if hosts is not first), key=lambda h: -int(room.whole[h].sum()))
-            yield from _filled(room, job.workers, [first, *rest])
-
-
-def _filled(room: Room, workers: int, racks: Sequence[list[int]]) -> Iterator[Grant]:
-    """Yield the placement that fills racks one after another, if there is one."""
-    slots: list[Slot] = []
-    for hosts in racks:
-        part = room.only(hosts)
-        grant = consolidated(part, min(workers - len(slots), part.gpus)) if part.gpus and len(slots) < workers else None
-        slots += grant.slots if grant is not None else ()
-    if len(slots) == workers:
-        yield Grant.of(slots)
+            if (grant := one_after_another(room, job.workers, [first, *rest])) is not None:
+                yield Grant.of(grant.slots)
