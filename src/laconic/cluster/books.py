@@ -58,7 +58,9 @@ class Books:
         check(changes, self.running, self.jobs, self.room)
         moved, tuned = list[tuple[int, Grant]](), list[tuple[int, Grant]]()
         for job, grant in changes.resize:
-            (tuned if grant.slots == self.running[job].slots else moved).append((job, grant))
+            held = self.running[job]
+            stays = grant.slots == held.slots and grant.circuits == held.circuits
+            (tuned if stays else moved).append((job, grant))
         return moved, tuned
 
     def arrive(self, job: int) -> None:

@@ -99,8 +99,8 @@ def diff(running: Mapping[int, Grant], decision: Decision) -> Changes:
 
 
 def check(changes: Changes, running: Mapping[int, Grant], jobs: Sequence[Job], room: Room) -> None:
-    """Refuse changes that cannot be carried out: a device given away twice, a part of a gang, a host that lacks what a
-    job needs or is lost.
+    """Refuse changes that cannot be carried out: a device or an optical port given away twice, a part of a gang, a host
+    that lacks what a job needs or is lost.
 
     - `changes`: what is to be done.
     - `running`: what every running job holds.
@@ -120,6 +120,8 @@ def check(changes: Changes, running: Mapping[int, Grant], jobs: Sequence[Job], r
                     f"device {device} of {room.cluster.hosts[host].name} has no {share:g} left for {jobs[job].name}"
                 )
             left[host, device] = rest
+    if any(grant.circuits for _, grant in (*changes.start, *changes.resize)):
+        _check_circuits(changes, running, jobs, room)
     if any(jobs[job].cpu_milli or jobs[job].memory_mib for job, _ in (*changes.start, *changes.resize)):
         _check_hosts(changes, running, jobs, room)
 
@@ -136,6 +138,23 @@ def _check_gang(job: Job, grant: Grant, cluster: Cluster) -> None:
             raise ClusterError(f"{job.name} is given {slot.share:g} of a device; a share is above 0 and at most 1")
         if job.gpu_types and cluster.hosts[slot.host].gpu not in job.gpu_types:
             raise ClusterError(f"{job.name} cannot run on a {cluster.hosts[slot.host].gpu}")
+
+
+def _check_circuits(changes: Changes, running: Mapping[int, Grant], jobs: Sequence[Job], room: Room) -> None:
+    """Refuse circuits for which a rack has no port, or where the job is not."""
+    ports = dict(room.ports)
+    for job in (*changes.stop, *(job for job, _ in changes.resize)):
+        for rack in (rack for circuit in running[job].circuits for rack in circuit):
+            ports[rack] = ports.get(rack, 0) + 1
+    for job, grant in (*changes.start, *changes.resize):
+        racks = {room.cluster.hosts[slot.host].rack for slot in grant.slots}
+        for one, other in grant.circuits:
+            if one == other or not racks.issuperset((one, other)):
+                raise ClusterError(f'{jobs[job].name} is given a circuit from "{one}" to "{other}" and is not in both')
+            for rack in (one, other):
+                ports[rack] = ports.get(rack, 0) - 1
+                if ports[rack] < 0:
+                    raise ClusterError(f'rack "{rack}" has no optical port left for {jobs[job].name}')
 
 
 def _check_hosts(changes: Changes, running: Mapping[int, Grant], jobs: Sequence[Job], room: Room) -> None:

@@ -23,11 +23,13 @@ class Grant:
     - `slots`: a slot for each of its workers.
     - `batch`: samples of a step over all workers, where the policy sets it; 0: the job's own.
     - `clock`: the devices' clock rate, as a share of the default.
+    - `circuits`: the pairs of racks that an optical switch joins for this job alone.
     """
 
     slots: tuple[Slot, ...]
     batch: int = 0
     clock: float = 1.0
+    circuits: tuple[tuple[str, str], ...] = ()
 
     @staticmethod
     def of(slots: Iterable[Slot], batch: int = 0, clock: float = 1.0) -> Grant:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+
 import numpy as np
 
 from laconic.cluster.grant import Grant, Slot
@@ -32,6 +34,24 @@ def consolidated(room: Room, workers: int) -> Grant | None:
             counts = counts.copy()
             counts[host] = 0
     return Grant.of(slots)
+
+
+def one_after_another(room: Room, workers: int, groups: Iterable[Collection[int]]) -> Grant | None:
+    """Return whole devices of groups of hosts, such as racks, each of which is filled before the next, consolidated in
+    each, in the order in which they were taken. None where there are too few.
+
+    - `room`: what is free.
+    - `workers`: how many devices are asked for.
+    - `groups`: the numbers of the hosts of each.
+    """
+    slots: list[Slot] = []
+    for hosts in groups:
+        part = room.only(hosts)
+        grant = consolidated(part, min(workers - len(slots), part.gpus))
+        slots += grant.slots if grant is not None else ()
+        if len(slots) == workers:
+            return Grant(tuple(slots))
+    return None
 
 
 def emptiest(room: Room, workers: int) -> Grant | None:

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from laconic.cluster.books import Books
+from laconic.cluster.contention import Contention, Running
 from laconic.cluster.decision import Changes, diff
 from laconic.cluster.grant import Grant
 from laconic.cluster.hosts import Cluster
-from laconic.cluster.job import Job
+from laconic.cluster.job import Job, Rate
 from laconic.cluster.journal import Journal
 from laconic.cluster.outcome import Logged, Outcome
 from laconic.cluster.policy import Policy
@@ -75,6 +76,7 @@ def replay(
     estimates: Sequence[Estimate] | None = None,
     keep_log: bool = False,
     journal: Journal | None = None,
+    contention: Contention | None = None,
 ) -> Outcome:
     """Run jobs on a cluster as a policy decides, and return what came of it.
 
@@ -86,9 +88,12 @@ def replay(
     - `estimates`: of the work of every job, as policies see it; default: the true work.
     - `keep_log`: whether decisions are kept.
     - `journal`: where every decision is written with the state that it was made upon.
+    - `contention`: how running jobs slow each other down; default: only where they share devices.
     """
     ordered = sorted(jobs, key=lambda job: job.arrival)
-    return _Replay(ordered, cluster, policy, costs or Costs(), tuple(outages), estimates, keep_log, journal).run()
+    return _Replay(
+        ordered, cluster, policy, costs or Costs(), tuple(outages), estimates, keep_log, journal, contention
+    ).run()
 
 
 class _Replay:
@@ -102,6 +107,7 @@ class _Replay:
         estimates: Sequence[Estimate] | None,
         keep_log: bool,
         journal: Journal | None,
+        contention: Contention | None,
     ) -> None:
         self._jobs, self._cluster, self._policy, self._costs = jobs, cluster, policy, costs
         self._books = Books(jobs, cluster, estimates)
@@ -111,6 +117,7 @@ class _Replay:
         self._began: dict[int, tuple[float, float]] = {}  # when a run began to compute, and with how much work done
         self._versions = [0] * len(jobs)
         self._beside: dict[tuple[int, int], set[int]] = {}  # the jobs on devices that are shared
+        self._contention, self._rates_are_old = contention, False
         self._heap: list[tuple[float, int, int, int]] = []
         for outage in outages:
             self._heap.append((outage.begin, _Kind.LOST, outage.host, 0))
@@ -182,6 +189,7 @@ class _Replay:
         if self._wake <= now:
             self._wake = math.inf
             events.append(Wake())
+        self._renew_rates()
         return events
 
     def _segment_ended(self, job: int) -> list[Event]:
@@ -230,6 +238,7 @@ class _Replay:
             self._start(job, grant)
         for job, grant in tuned:
             self._retune(job, grant)
+        self._renew_rates()
 
     def _retune(self, job: int, grant: Grant) -> None:
         """Let a job go on with another batch or clock on the slots that it has, which takes no time."""
@@ -250,12 +259,33 @@ class _Replay:
             self._begin(job)
 
     def _begin(self, job: int) -> None:
-        """Let a job proceed at the rate that it has now."""
+        """Let a job proceed at the rate that it has now; under contention, rates are found for all jobs together."""
+        if self._contention is not None:
+            self._rates_are_old = True
+            self._proceed(job, Rate(0.0, self._until.get(job, 0.0)))
+            return
         grant = self._books.running[job]
         beside = self._neighbours(job, grant)
         rate = self._jobs[job].progress.rate(
             float(self._books.known.base[job]), grant, self._cluster, [self._jobs[other] for other in beside]
         )
+        self._proceed(job, rate)
+
+    def _renew_rates(self) -> None:
+        """Let all jobs proceed at the rates that they have beside each other now."""
+        if self._contention is None or not self._rates_are_old:
+            return
+        self._rates_are_old = False
+        books, computing = self._books, sorted(self._until)
+        for job in computing:
+            self._settle(job)
+        running = [Running(self._jobs[job], books.running[job], float(books.known.base[job])) for job in computing]
+        for job, rate in zip(computing, self._contention.rates(running, self._cluster), strict=True):
+            known = (books.known.speed[job], self._until[job], books.communicating[job])
+            if (rate.speed, rate.until, rate.communicating) != known:
+                self._proceed(job, rate)
+
+    def _proceed(self, job: int, rate: Rate) -> None:
         self._books.proceed(job, rate)
         self._until[job] = rate.until
         if rate.speed > 0:
@@ -280,6 +310,7 @@ class _Replay:
         self._until.pop(job, None)
         self._began.pop(job, None)
         self._versions[job] += 1
+        self._rates_are_old = True
 
     def _share(self, job: int, grant: Grant, comes: bool) -> None:
         """Note who is on shared devices, and let those beside proceed at their new rates."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 
 from laconic.cluster.grant import Grant
@@ -25,6 +27,7 @@ class Room:
         self.cpu_milli = np.array([host.cpu_milli for host in cluster.hosts])
         self.memory_mib = np.array([host.memory_mib for host in cluster.hosts])
         self.lost: frozenset[int] = frozenset()
+        self.ports = {host.rack: cluster.circuit_ports for host in cluster.hosts} if cluster.circuit_ports else {}
 
     def copy(self) -> Room:
         """Return the same room to try things out on."""
@@ -32,7 +35,19 @@ class Room:
         other.cluster, other.gpus, other.lost = self.cluster, self.gpus, self.lost
         other.free, other.whole = self.free.copy(), self.whole.copy()
         other.cpu_milli, other.memory_mib = self.cpu_milli.copy(), self.memory_mib.copy()
+        other.ports = dict(self.ports)
         return other
+
+    def only(self, hosts: Collection[int]) -> Room:
+        """Return the room of some hosts alone, to try things out on.
+
+        - `hosts`: their numbers.
+        """
+        part = self.copy()
+        for other in range(len(self.cluster.hosts)):
+            if other not in hosts:
+                part.lose(other)
+        return part
 
     def take(self, job: Job, grant: Grant) -> None:
         """Take what a job is given.
@@ -60,6 +75,9 @@ class Room:
                 step = 1 if after >= ALMOST else -1
                 self.whole[host] += step
                 self.gpus += step
+        for circuit in grant.circuits:
+            for rack in circuit:
+                self.ports[rack] = self.ports.get(rack, 0) + int(sign)
         if job.cpu_milli or job.memory_mib:
             for host, count in grant.by_host:
                 part = sign * count / len(grant.slots)

@@ -12,6 +12,7 @@ from laconic.cluster.decision import Decision
 from laconic.cluster.grant import Grant
 from laconic.cluster.placement import consolidated
 from laconic.cluster.policy import Policy
+from laconic.cluster.racks import racks_of
 from laconic.cluster.room import Room
 from laconic.cluster.state import Arrival, Completion, Event, State
 from laconic.registry import knob, technique
@@ -161,18 +162,12 @@ def local(room: Room, workers: int, relaxed: int) -> Grant | None:
     """
     if relaxed >= 2:
         return consolidated(room, workers)
-    racks: dict[str, list[int]] = {}
-    for number, host in enumerate(room.cluster.hosts):
-        racks.setdefault(host.rack, []).append(number)
     fitting: list[tuple[int, int, list[int]]] = []
-    for order, hosts in enumerate(racks.values()):
+    for order, hosts in enumerate(racks_of(room.cluster.hosts).values()):
         free = np.sort(room.whole[hosts])[::-1]
         fewest = math.ceil(workers / max(room.cluster.hosts[host].gpus for host in hosts))
         if free[: len(hosts) if relaxed else fewest].sum() >= workers:
             fitting.append((int(free.sum()), order, hosts))
     if not fitting:
         return None
-    part = room.copy()
-    for other in set(range(len(room.cluster.hosts))).difference(min(fitting)[2]):
-        part.lose(other)
-    return consolidated(part, workers)
+    return consolidated(room.only(min(fitting)[2]), workers)

@@ -1,0 +1,1 @@
+"""Services that take jobs of many tenants and bring each to an end, whatever crashes."""
