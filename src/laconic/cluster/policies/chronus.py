@@ -58,7 +58,7 @@ class Chronus(Policy):
     one plus the doublings of its GPUs, as in the authors' simulator.
 
     On Philly's jobs at the load of the authors' mix 0.4 to 10 % of deadlines are missed where first-in-first-out misses
-    72 to 84 % and earliest deadline first 49 to 71 %; with preemption at any time that one misses 0.7 to 1.1 %, and jobs
+    72 to 84 % and earliest deadline first 49 to 71 %. Preempting at any time, the latter misses 0.7 to 1.1 %, and jobs
     without deadlines take ten times as long.
 
     Readings: the value of a deadline is the job's weight, a soft one being no different while it can be met; what
