@@ -40,7 +40,7 @@ def catalogue(draws: np.random.Generator) -> list[InstanceType]:
 
 
 def job(draws: np.random.Generator) -> Training:
-    return Training(float(10 ** draws.uniform(8.5, 9.3)), float(10 ** draws.uniform(6.6, 7.2)))
+    return Training(float(10 ** draws.uniform(8.5, 10.3)), float(10 ** draws.uniform(6.6, 7.2)))
 
 
 @pytest.mark.technique("fc2", check=1)

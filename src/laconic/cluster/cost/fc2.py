@@ -73,10 +73,10 @@ class _ScaleOpt:
         return int((self.budget - self.server.price_per_hour) / kind.price_per_hour + 1e-9)
 
     def value(self, kind: InstanceType, workers: int) -> float:
-        """Return samples an hour for what an hour costs; 0 where that cannot be paid or tried any more."""
+        """Return samples an hour for what an hour costs; 0 where it cannot be tried any more."""
         key = kind.name, workers
         if key not in self.tried:
-            if not 1 <= workers <= self.affordable(kind) or len(self.tried) >= self.most:
+            if len(self.tried) >= self.most:
                 return 0.0
             price = self.server.price_per_hour + workers * kind.price_per_hour
             found = self.probe(self.server, kind, workers)
