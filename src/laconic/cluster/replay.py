@@ -36,12 +36,14 @@ class Costs:
 
     - `start`: a job's first start.
     - `restart`: a later one, on other GPUs or after a preemption: saving, loading and starting together.
+    - `doubling`: what either takes more for each doubling of a job's workers.
     - `checkpoint_every`: the seconds of computing between checkpoints, of which those since the last are lost with a
       host; 0: a job that loses a host begins where it was started last.
     """
 
     start: float = 0.0
     restart: float = 0.0
+    doubling: float = 0.0
     checkpoint_every: float = 0.0
 
 
@@ -252,6 +254,8 @@ class _Replay:
         if grant.is_shared:
             self._share(job, grant, True)
         delay = self._costs.start if first else self._costs.restart
+        if self._costs.doubling:
+            delay += self._costs.doubling * math.log2(len(grant.slots))
         if delay:
             self._push(job, self._now + delay)
         else:
