@@ -1,0 +1,1 @@
+"""Searches for hyper-parameters: groups of trials, how GPUs are divided among them, and trials that share work."""

@@ -1,0 +1,1 @@
+"""Policies that learn: one small network that scores actions, and policy gradients over replays."""
