@@ -244,7 +244,7 @@ class _Replay:
                 raise ClusterError(f"{self._policy} gives slots to job {job}, which is not there or is done")
         check(changes, self._running, self._jobs, self._room)
         self._running = dict(self._running)  # what the last decision was made upon stays as it was
-        kept = {job for job, grant in changes.resize if grant.slots == self._running[job].slots}
+        kept = {job for job, grant in changes.resize if grant.devices == self._running[job].devices}
         moved = [(job, grant) for job, grant in changes.resize if job not in kept]
         for job in (*changes.stop, *(job for job, _ in moved)):
             self._settle(job)
@@ -256,9 +256,18 @@ class _Replay:
                 self._retune(job, grant)
 
     def _retune(self, job: int, grant: Grant) -> None:
-        """Let a job go on with another batch or clock on the slots that it has, which takes no time."""
+        """Let a job go on with another batch, clock or share of the devices that it has, which takes no time."""
         self._settle(job)
+        before = self._running[job]
         self._running[job] = grant
+        if grant.slots != before.slots:
+            self._room.give(self._jobs[job], before)
+            self._room.take(self._jobs[job], grant)
+            self._known.held[job] = grant.gpus
+            if before.is_shared:
+                self._share(job, before, False)
+            if grant.is_shared:
+                self._share(job, grant, True)
         if job in self._until:
             self._begin(job)
 
