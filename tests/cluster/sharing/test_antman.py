@@ -121,6 +121,9 @@ def test_opportunistic_jobs_are_promoted_where_they_are_and_memory_is_the_guaran
     first = [busy(f"a{i}", 0.0, 1, 500.0, 0.8, "a") for i in range(2)]
     outcome = replay([*first, busy("a2", 1.0, 1, 500.0, 0.05, "a")], Cluster((host,)), AntMan((2,)))
     assert outcome.restarts.sum() == 0 and outcome.completed[2] < 600
+    three = [busy("a", 0.0, 1, 500.0, 0.8, "a"), busy("b", 0.0, 1, 300.0, 0.8, "a"), busy("c", 1.0, 1, 600.0, 0.3, "a")]
+    outcome = replay(three, Cluster.uniform(1, 3), AntMan((2,)), keep_log=True)
+    assert outcome.restarts.sum() == 0  # c becomes guaranteed at 300 where it is, though an earlier GPU is free
     jobs = [
         busy("spare", 0.0, 1, 300.0, 0.3, "b", gpu_memory_bytes=10 * GB),
         busy("own", 10.0, 1, 900.0, 0.3, "a", gpu_memory_bytes=12 * GB),
