@@ -162,6 +162,25 @@ def test_another_batch_on_the_same_slots_costs_no_restart() -> None:
     assert outcome.completed[0] == 4 + 16 + 12 and outcome.restarts[0] == 0
 
 
+def test_another_share_of_the_same_device_costs_no_restart_and_changes_who_is_beside() -> None:
+    def what(state: State) -> Decision:
+        first, second = (0.75, 0.25) if state.now >= 8 else (0.5, 0.5)
+        both = {0: Grant((Slot(0, 0, first),)), 1: Grant((Slot(0, 0, second),))}
+        whole = {job: Grant((Slot(0, 0),)) for job in state.active}
+        return Decision(
+            {job: both[job] for job in state.active} if len(state.active) == 2 else whole,
+            8.0 if state.now < 8 else None,
+        )
+
+    outcome = replay(jobs((0, 1, 10), (0, 1, 10)), Cluster.uniform(1, 1), Says(what), Costs(restart=100.0))
+    assert outcome.completed.tolist() == [16.0, 20.0]  # 4 each; 6 at three quarters; 6 - 2 alone
+    assert outcome.restarts.sum() == 0
+    assert outcome.attained.tolist() == [10.0, 10.0]
+    halves = [Job("a", 0.0, 1, Halved(10.0)), Job("b", 0.0, 1, Halved(4.0))]
+    outcome = replay(halves, Cluster.uniform(1, 1), Says(what))
+    assert outcome.completed.tolist() == [14.0, 8.0]  # at half, until the other is gone
+
+
 @given(
     st.dictionaries(st.integers(0, 5), st.integers(0, 2)),
     st.dictionaries(st.integers(0, 5), st.integers(0, 2)),

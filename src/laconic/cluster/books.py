@@ -47,7 +47,7 @@ class Books:
 
     def verified(self, changes: Changes, policy: Policy) -> tuple[list[tuple[int, Grant]], list[tuple[int, Grant]]]:
         """Refuse changes that cannot be carried out; of those who go on with something else, return who has to move,
-        and who only gets another batch or clock on the slots that it has.
+        and who only gets another batch, clock or share of the devices that it has.
 
         - `changes`: what is to be done.
         - `policy`: who wants it.
@@ -59,7 +59,7 @@ class Books:
         moved, tuned = list[tuple[int, Grant]](), list[tuple[int, Grant]]()
         for job, grant in changes.resize:
             held = self.running[job]
-            stays = grant.slots == held.slots and grant.circuits == held.circuits
+            stays = grant.devices == held.devices and grant.circuits == held.circuits
             (tuned if stays else moved).append((job, grant))
         return moved, tuned
 
@@ -81,6 +81,16 @@ class Books:
         self.running[job] = grant
         known.held[job] = grant.gpus
         return first
+
+    def retune(self, job: int, grant: Grant) -> Grant:
+        """Give a job that was settled another batch, clock or share of the devices that it has, and return what it
+        held."""
+        before, self.running[job] = self.running[job], grant
+        if grant.slots != before.slots:
+            self.room.give(self.jobs[job], before)
+            self.room.take(self.jobs[job], grant)
+            self.known.held[job] = grant.gpus
+        return before
 
     def proceed(self, job: int, rate: Rate) -> None:
         """Let a job that was settled compute at a rate from now on."""

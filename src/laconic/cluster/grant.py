@@ -42,6 +42,11 @@ class Grant:
         return sum(slot.share for slot in self.slots)
 
     @cached_property
+    def devices(self) -> tuple[tuple[int, int], ...]:
+        """The host and the device of each slot."""
+        return tuple(slot[:2] for slot in self.slots)
+
+    @cached_property
     def by_host(self) -> tuple[tuple[int, int], ...]:
         """The hosts, each with how many of the slots it has."""
         counts: dict[int, int] = {}

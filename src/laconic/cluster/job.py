@@ -89,6 +89,7 @@ class Job:
     - `cpu_milli`, `memory_mib`: what each job needs of a host beside GPUs.
     - `gpu_memory_bytes`: what each worker needs of a GPU's memory.
     - `gpu_persistent_bytes`: of this, what it needs between its iterations too, such as the model.
+    - `utilisation`: the share of a GPU that each worker keeps busy alone, where that is known or predicted.
     """
 
     name: str
@@ -106,12 +107,15 @@ class Job:
     memory_mib: float = 0.0
     gpu_memory_bytes: float = 0.0
     gpu_persistent_bytes: float = 0.0
+    utilisation: float = 1.0
 
     def __post_init__(self) -> None:
         if not self.gpus > 0 or (self.gpus > 1 and self.gpus != int(self.gpus)):
             raise ClusterError(f"{self.name} asks for {self.gpus} GPUs; ask for a part of one, or for whole ones")
         if self.gpu_persistent_bytes > self.gpu_memory_bytes:
             raise ClusterError(f"{self.name} keeps more of a GPU's memory between iterations than it needs at most")
+        if not 0 <= self.utilisation <= 1:
+            raise ClusterError(f"{self.name} keeps {self.utilisation:g} of a GPU busy; that is between 0 and 1")
         if self.progress.work < 0:
             raise ClusterError(f"{self.name} has less than no work to do")
         for name in ("least", "most"):

@@ -243,9 +243,14 @@ class _Replay:
         self._renew_rates()
 
     def _retune(self, job: int, grant: Grant) -> None:
-        """Let a job go on with another batch or clock on the slots that it has, which takes no time."""
+        """Let a job go on with another batch, clock or share of the devices that it has, which takes no time."""
         self._settle(job)
-        self._books.running[job] = grant
+        before = self._books.retune(job, grant)
+        if grant.slots != before.slots:
+            if before.is_shared:
+                self._share(job, before, False)
+            if grant.is_shared:
+                self._share(job, grant, True)
         if job in self._until:
             self._begin(job)
 

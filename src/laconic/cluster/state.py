@@ -114,6 +114,13 @@ class State:
         known = self.tables
         return known.base[job] + known.speed[job] * (self.now - known.since[job])
 
+    def speed(self, job: Numbers) -> Any:
+        """Return the work a second that a job does now, or that each of many does; 0 while it is placed.
+
+        - `job`: its number, or theirs.
+        """
+        return self.tables.speed[job]
+
     def attained(self, job: Numbers) -> Any:
         """Return the GPU-seconds that a job has held, or that each of many has.
 

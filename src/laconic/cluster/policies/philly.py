@@ -12,6 +12,7 @@ from laconic.cluster.decision import Decision
 from laconic.cluster.grant import Grant
 from laconic.cluster.placement import consolidated
 from laconic.cluster.policy import Policy
+from laconic.cluster.quotas import quota_of
 from laconic.cluster.racks import racks_of
 from laconic.cluster.room import Room
 from laconic.cluster.state import Arrival, Completion, Event, State
@@ -67,10 +68,7 @@ class Philly(Policy):
         - `tenants`: in the order of their first jobs.
         - `tenant`: whose quota is asked for; those that have none of their own get none.
         """
-        if self.quotas:
-            number = tenants.index(tenant)
-            return self.quotas[number] if number < len(self.quotas) else 0
-        return state.cluster.gpus // len(tenants)
+        return quota_of(self.quotas, state.cluster.gpus, tenants, tenant)
 
 
 class _Round:

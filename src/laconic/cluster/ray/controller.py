@@ -336,7 +336,7 @@ class Run:
                     self._proceed(job)
         for job, grant in tuned:
             books.settle(job, now)
-            books.running[job] = grant
+            books.retune(job, grant)
             if job in self._until:
                 self._proceed(job)
 

@@ -6,14 +6,16 @@ import json
 import math
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from laconic.cluster.by_type import ByType
 from laconic.cluster.job import Job
 from laconic.errors import ClusterError
 
 Throughputs = Mapping[tuple[str, int], Mapping[str, float]]
+Pairs = Mapping[tuple[str, int], Mapping[str, Mapping[str, float]]]
 
 _SIZES = {
     "ResNet-18": (16, 32, 64, 128, 256),
@@ -34,15 +36,41 @@ def read_gavel(path: Path) -> Throughputs:
     - `path`: the authors' `simulation_throughputs.json`.
     """
     found: dict[tuple[str, int], dict[str, float]] = {}
+    for gpu, kind, speeds in _tables(path):
+        found.setdefault(kind, {})[gpu] = float(speeds["null"])
+    return found
+
+
+def read_gavel_pairs(path: Path) -> Pairs:
+    """Return steps a second of jobs that share their GPUs with another of as many workers: by what is trained and on
+    how many GPUs, by type of GPU, and by what the other trains; 0 where the two did not fit together.
+
+    - `path`: the authors' `simulation_throughputs.json`.
+    """
+    found: dict[tuple[str, int], dict[str, dict[str, float]]] = {}
+    for gpu, kind, speeds in _tables(path):
+        others = {_kind(name): pair[0] for name, pair in speeds.items() if name != "null"}
+        found.setdefault(kind, {})[gpu] = {
+            other[0]: float(speed) for other, speed in others.items() if other is not None and other[1] == kind[1]
+        }
+    return found
+
+
+def _tables(path: Path) -> Iterator[tuple[str, tuple[str, int], Mapping[str, Any]]]:
+    """Yield what was measured of each kind of job on each type of GPU, of workers that are close to each other."""
     for gpu, table in json.loads(path.read_text()).items():
         if gpu.endswith("_unconsolidated"):
             continue
         for name, speeds in table.items():
-            facts = re.fullmatch(r"\('(.*)', (\d+)\)", name)
-            if facts is None or "null" not in speeds:
+            kind = _kind(name)
+            if kind is None or "null" not in speeds:
                 raise ClusterError(f"{path} has {name!r} for {gpu}, which is no kind of job with a throughput alone")
-            found.setdefault((facts[1], int(facts[2])), {})[gpu] = float(speeds["null"])
-    return found
+            yield gpu, kind, speeds
+
+
+def _kind(name: str) -> tuple[str, int] | None:
+    facts = re.fullmatch(r"\('(.*)', (\d+)\)", name)
+    return None if facts is None else (facts[1], int(facts[2]))
 
 
 def continuous_jobs(throughputs: Throughputs, per_hour: float, count: int, seed: int, gangs: bool = False) -> list[Job]:
