@@ -80,6 +80,7 @@ def model() -> ClockModel:
     )
 
 
+@pytest.mark.evidence("gpoeo")
 @pytest.mark.technique("gpoeo", check=2)
 @pytest.mark.parametrize("seed", range(25))
 def test_the_search_ends_near_the_best_clock_within_the_bound(seed: int, model: ClockModel) -> None:

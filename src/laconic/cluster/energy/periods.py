@@ -12,8 +12,8 @@ WINDOWS = 16  # periods that are compared with each other
 
 def iteration_seconds(signals: np.ndarray, interval: float, candidates: int = 8) -> float:
     """Return the period of sampled signals. Each is brought to the same scale, and they are added; the Fourier
-    transform gives frequencies, whose periods and small multiples are candidates; each is moved to where successive windows of
-    its length are most similar, and of those the shortest is taken that is nearly as similar as any.
+    transform gives frequencies, whose periods and small multiples are candidates; each is moved to where successive
+    windows of its length are most similar, and of those the shortest is taken that is nearly as similar as any.
 
     - `signals`: a row each of power, utilisation and the like, sampled at the same times.
     - `interval`: the seconds between samples.
