@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from laconic.cluster.grant import Grant, Slot
 from laconic.cluster.hosts import Cluster
 from laconic.cluster.job import Job
 from laconic.cluster.learned.learner import imitate, improve
+from laconic.cluster.learned.notes import Noted, Notes
 from laconic.cluster.learned.scorer import Episode, Scorer, Step, fresh
 from laconic.cluster.learned.task_priority import Weights, learning, times
 from laconic.cluster.learned.task_servers import nearest
@@ -28,14 +29,6 @@ FEATURES = 8
 REWARDS = {"completion": 0.5, "deadline": 0.55}
 """The weights of the two goals that replays of jobs without accuracies and traffic have."""
 _PICKS = 3  # of a decision that the learner sees: later ones matter little
-
-
-@dataclass
-class Notes:
-    """What is remembered while a network learns: its decisions, and the random numbers by which it explores."""
-
-    draws: np.random.Generator | None
-    steps: list[Step] = field(default_factory=list)
 
 
 @technique("mlfs", paper="Wang, Liu, Shen, CoNEXT 2020")
@@ -63,7 +56,7 @@ class Mlfs(Policy):
     seed: int | None = knob(None, doc="of the random numbers by which the network explores; none: it does not")
 
     def init(self) -> Notes | None:
-        return None if self.seed is None else Notes(np.random.default_rng(self.seed))
+        return None if self.seed is None else Notes.of(self.seed)
 
     def decide(self, state: State, events: Sequence[Event], memory: Notes | None) -> tuple[Decision, Notes | None]:
         del events
@@ -152,8 +145,8 @@ def episode(jobs: Sequence[Job], cluster: Cluster, policy: Mlfs) -> Episode:
     - `cluster`: whose GPUs they share.
     - `policy`: which decides.
     """
-    notes = Notes(None if policy.seed is None else np.random.default_rng(policy.seed))
-    outcome = replay(jobs, cluster, _Recorded(policy, notes), Costs(restart=30.0))
+    notes = Notes.of(policy.seed)
+    outcome = replay(jobs, cluster, Noted(policy, notes), Costs(restart=30.0))
     times_ = np.array([step.time for step in notes.steps])[None, :]
     completed, count = outcome.completed[:, None], len(outcome.jobs)
     deadlines = np.array([job.deadline for job in outcome.jobs])[:, None]
@@ -162,16 +155,3 @@ def episode(jobs: Sequence[Job], cluster: Cluster, policy: Mlfs) -> Episode:
     scale = float(np.mean([job.progress.work for job in outcome.jobs])) * count
     returns = -REWARDS["completion"] * ahead / scale + REWARDS["deadline"] * met / count
     return Episode(notes.steps, returns.tolist())
-
-
-class _Recorded(Policy):
-    """A policy with notes that can be read when the replay is over."""
-
-    def __init__(self, policy: Mlfs, notes: Notes) -> None:
-        self.policy, self.notes = policy, notes
-
-    def init(self) -> Notes:
-        return self.notes
-
-    def decide(self, state: State, events: Sequence[Event], memory: Notes | None) -> tuple[Decision, Notes | None]:
-        return self.policy.decide(state, events, memory)
