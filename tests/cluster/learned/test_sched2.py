@@ -12,10 +12,11 @@ import pytest
 from laconic.cluster.decision import Changed, Decision
 from laconic.cluster.hosts import Cluster, Host
 from laconic.cluster.job import Job
+from laconic.cluster.learned.notes import Notes
 from laconic.cluster.learned.scorer import Scorer, fresh
 from laconic.cluster.locality import Spread
 from laconic.cluster.policies.philly import local
-from laconic.cluster.policies.sched2 import FEATURES, LEVELS, Notes, Sched2, train
+from laconic.cluster.policies.sched2 import FEATURES, LEVELS, Sched2, train
 from laconic.cluster.policies.srtf import Srtf
 from laconic.cluster.policy import Policy
 from laconic.cluster.replay import Costs, replay

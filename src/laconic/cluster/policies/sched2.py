@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from laconic.cluster.grant import Grant
 from laconic.cluster.hosts import Cluster
 from laconic.cluster.job import Job
 from laconic.cluster.learned.learner import imitate, improve
+from laconic.cluster.learned.notes import Noted, Notes
 from laconic.cluster.learned.scorer import Episode, Scorer, Step, fresh
 from laconic.cluster.policies.philly import local
 from laconic.cluster.policy import Policy
@@ -24,14 +25,6 @@ from laconic.registry import knob, technique
 LEVELS = 3
 """On as few hosts as could hold the gang; within a rack; anywhere."""
 FEATURES = 15
-
-
-@dataclass
-class Notes:
-    """What is remembered while a network learns: its decisions, and the random numbers by which it explores."""
-
-    draws: np.random.Generator | None
-    steps: list[Step] = field(default_factory=list)
 
 
 @technique("sched2", paper="Luan et al., GLOBECOM 2019")
@@ -55,7 +48,7 @@ class Sched2(Policy):
     seed: int | None = knob(None, doc="of the random numbers by which it explores; none: it takes what is best")
 
     def init(self) -> Notes | None:
-        return None if self.seed is None else Notes(np.random.default_rng(self.seed))
+        return None if self.seed is None else Notes.of(self.seed)
 
     def decide(self, state: State, events: Sequence[Event], memory: Notes | None) -> tuple[Decision, Notes | None]:
         del events
@@ -151,24 +144,10 @@ def train(
 
 def _episode(jobs: Sequence[Job], cluster: Cluster, policy: Sched2) -> Episode:
     """Play a trace once. The reward between two decisions is minus the seconds that jobs spend unfinished."""
-    recorder = _Recorder(policy)
-    outcome = replay(jobs, cluster, recorder)
-    steps = recorder.notes.steps
+    notes = Notes.of(policy.seed)
+    outcome = replay(jobs, cluster, Noted(policy, notes))
+    steps = notes.steps
     arrivals, completed = outcome.arrivals[:, None], outcome.completed[:, None]
     times = np.array([step.time for step in steps])
     ahead = np.maximum(completed - np.maximum(arrivals, times[None, :]), 0.0)
     return Episode(steps, (-ahead.sum(axis=0)).tolist())
-
-
-class _Recorder(Policy):
-    """A policy whose notes can be read when the replay is over."""
-
-    def __init__(self, policy: Sched2) -> None:
-        self.policy = policy
-        self.notes = Notes(None if policy.seed is None else np.random.default_rng(policy.seed))
-
-    def init(self) -> Notes:
-        return self.notes
-
-    def decide(self, state: State, events: Sequence[Event], memory: Notes | None) -> tuple[Decision, Notes | None]:
-        return self.policy.decide(state, events, memory)
