@@ -90,6 +90,22 @@ def test_the_smallest_gap_of_the_first_queue_joins_as_soon_as_it_is_safe() -> No
     assert outcome.restarts.sum() == 0 and outcome.parts[4].sum() == pytest.approx(0, abs=1e-3)
 
 
+def test_of_those_that_are_safe_the_smallest_gap_joins() -> None:
+    jobs = [job("first", 0.0, 1, 0.0, 500.0), job("wide", 450.0, 1, 100.0, 100.0), job("close", 450.0, 1, 60.0, 100.0)]
+    outcome = replay(jobs, Cluster.uniform(1, 1), Tereis())
+    assert outcome.first_start.tolist() == pytest.approx([0.0, 510.0, 450.0], abs=1e-3)
+
+
+def test_a_gang_that_has_waited_for_very_long_is_passed_no_more() -> None:
+    singles = [job(f"s{i}", 300.0 * i, 1, 100.0, 500.0) for i in range(60)]
+    gang = job("gang", 400.0, 2, 0.0, 300.0)
+    starts = []
+    for ageing in (2000.0, 1e6):
+        outcome = replay([*singles, gang], Cluster.uniform(1, 2), Tereis(ageing=ageing))
+        starts.append(next(outcome.first_start[i] for i, one in enumerate(outcome.jobs) if one.name == "gang"))
+    assert starts[0] < 4000 and starts[1] > 15_000
+
+
 def test_only_as_large_a_gang_joins() -> None:
     jobs = [job("first", 0.0, 2, 0.0, 500.0), job("single", 1.0, 1, 100.0, 100.0), job("pair", 2.0, 2, 100.0, 100.0)]
     outcome = replay(jobs, Cluster.uniform(1, 2), Tereis())
@@ -103,6 +119,8 @@ def test_where_the_first_is_late_the_second_waits_at_the_end_of_its_loading() ->
     assert outcome.first_start[1] == pytest.approx(200.0)
     assert outcome.completed.tolist() == pytest.approx([500.0, 600.0])
     assert outcome.parts[4][1] == pytest.approx(200.0)
+    without = replay([jobs[0], job("second", 0.0, 1, 0.0, 100.0)], Cluster.uniform(1, 1), Tereis(), estimates=estimates)
+    assert without.first_start[1] == 500.0  # who has nothing to load does not join
 
 
 def test_who_waits_for_long_is_promoted() -> None:
