@@ -89,6 +89,7 @@ class Job:
     - `cpu_milli`, `memory_mib`: what each job needs of a host beside GPUs.
     - `gpu_memory_bytes`: what each worker needs of a GPU's memory.
     - `gpu_persistent_bytes`: of this, what it needs between its iterations too, such as the model.
+    - `data_bytes`: of the data that it loads before it computes.
     - `utilisation`: the share of a GPU that each worker keeps busy alone, where that is known or predicted.
     """
 
@@ -107,6 +108,7 @@ class Job:
     memory_mib: float = 0.0
     gpu_memory_bytes: float = 0.0
     gpu_persistent_bytes: float = 0.0
+    data_bytes: float = 0.0
     utilisation: float = 1.0
 
     def __post_init__(self) -> None:

@@ -123,6 +123,10 @@ def test_a_window_finds_who_fits_and_a_gang_stays_on_one_host() -> None:
     outcome = replay(gang, Cluster((Host("a", 2), Host("b", 3))), Horus(), keep_log=True)
     grants = {number: grant for entry in outcome.log for number, grant in entry.changes.start}
     assert len(grants[2].by_host) == 1 and not grants[2].is_shared
+    gang = [job(0, 0.3, gpus=1), job(1, 0.3, gpus=2)]  # the cheapest two are of two hosts
+    outcome = replay(gang, Cluster((Host("a", 2), Host("b", 2))), Horus(), keep_log=True)
+    grants = {number: grant for entry in outcome.log for number, grant in entry.changes.start}
+    assert grants[1].by_host == ((1, 2),)
     spread = replay([job(i, 0.9, gpus=3 if i == 2 else 1) for i in range(3)], Cluster.uniform(2, 2), Horus())
     assert spread.first_start[2] == 100.0
 
@@ -156,25 +160,26 @@ def busy_of(graph: Graph) -> float:
 
 
 def nets(seed: int, count: int) -> list[Graph]:
+    """Graphs of nets of equal layers: every other one of matrices with norms, the others of convolutions."""
     draws = random.Random(seed)
     found = []
     for i in range(count):
         width, depth, batch = draws.choice([16, 64, 256, 512]), draws.randint(2, 9), draws.choice([8, 32, 128, 512])
-        with torch.device("meta"):
-            if i % 2:
-                layers = [m for _ in range(depth) for m in (nn.Linear(width, width), nn.ReLU(), nn.LayerNorm(width))]
-                example = torch.empty(batch, width)
-            else:
-                channels = width // 8
-                layers = [m for _ in range(depth) for m in (nn.Conv2d(channels, channels, 3, padding=1), nn.ReLU())]
-                example = torch.empty(batch, channels, draws.choice([16, 32]), 32)
-            found.append(graph_of(nn.Sequential(*layers), example))
+        channels, pixels = width // 8, draws.choice([512, 1024])
+        kinds, weights, entries = (
+            (("LayerNorm", "Linear", "ReLU"), width * width, batch * width)
+            if i % 2
+            else (("Conv2d", "ReLU"), 9 * channels * channels, batch * channels * pixels)
+        )
+        flops = 2.0 * depth * weights * batch * (1 if i % 2 else pixels)
+        operators = tuple((kind, depth) for kind in kinds)
+        found.append(Graph(operators, flops, depth * weights, len(kinds) * depth * entries, batch))
     return found
 
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_utilisation_is_predicted_from_the_graph(seed: int) -> None:
-    past, new = nets(seed, 60), nets(seed + 100, 24)
+    past, new = nets(seed, 160), nets(seed + 100, 60)
     predictor = train(past, [busy_of(graph) for graph in past])
     predicted, truth = [predictor.predict(graph) for graph in new], [busy_of(graph) for graph in new]
     errors = np.abs(np.subtract(predicted, truth))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from laconic.cluster.sharing.mps import Client, Pair, admits, effective_shares, fit, rates
+from laconic.cluster.readers.lucid import read_lucid
+from laconic.cluster.sharing.mps import Client, admits, effective_shares, fit, rates
 from laconic.cluster.sharing.throughput import Throughput
 from laconic.errors import ClusterError
-from tests.data import rows
+from tests.data import folder_of
 
 
 @pytest.mark.technique("mps", check=1)
@@ -53,13 +54,7 @@ def test_a_client_whose_footprint_does_not_fit_is_refused() -> None:
 @pytest.mark.technique("mps", check=2)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_fitted_on_half_of_the_measured_pairs_it_predicts_the_others(seed: int) -> None:
-    def kind(row: dict[str, str], which: int) -> str:
-        return "-".join(row[f"{name}{which}"] for name in ("model", "dataset", "batchsize", "amp"))
-
-    found = [
-        Pair(kind(row, 1), kind(row, 2), float(row["speed1"]), float(row["speed2"]))
-        for row in rows("lucid/colocate_info.csv")
-    ]
+    found = [row.pair for row in read_lucid(folder_of("lucid") / "colocate_info.csv")]
     assert len(found) == 1388
     order = np.random.default_rng(seed).permutation(len(found))
     seen, unseen = [found[i] for i in order[:694]], [found[i] for i in order[694:]]

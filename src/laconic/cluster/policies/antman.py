@@ -7,21 +7,18 @@ from dataclasses import dataclass, field
 
 from laconic.cluster.decision import Decision
 from laconic.cluster.grant import Grant, Slot
-from laconic.cluster.hosts import Cluster
-from laconic.cluster.job import Fixed, Job
 from laconic.cluster.placement import consolidated
 from laconic.cluster.policy import Policy
 from laconic.cluster.quotas import quota_of
 from laconic.cluster.room import Room
 from laconic.cluster.sharing.coordinator import Coordination, Footprint, coordinate, divide
 from laconic.cluster.sharing.throughput import Throughput
-from laconic.cluster.sharing.turns import Device, grant_of
+from laconic.cluster.sharing.turns import Device, Group, Servers, grant_of
 from laconic.cluster.state import Arrival, Completion, Event, HostLost, State
 from laconic.registry import knob, technique
 
 RESIDENT = 1e-6
 """The share of a job that is on a GPU and may launch nothing."""
-_NOBODY = Job("nobody", 0.0, 1, Fixed(0.0))
 
 
 @dataclass
@@ -91,7 +88,9 @@ class AntMan(Policy):
             quota = quota_of(self.quotas, state.cluster.gpus, memory.tenants, about.tenant)
             if job in memory.guaranteed or held[about.tenant] + about.workers > quota:
                 continue
-            free = free or _room(state.cluster, memory.guaranteed.values(), state.room.lost)
+            if free is None:
+                taken = [Group(devices) for devices in memory.guaranteed.values()]
+                free = Servers(state.cluster, taken, state.room.lost).room()
             at = memory.opportunistic.get(job, ())
             if not at or any(free.free[device] < 1 for device in at):
                 found = consolidated(free, about.workers)
@@ -101,7 +100,7 @@ class AntMan(Policy):
             memory.opportunistic.pop(job, None)
             memory.guaranteed[job] = at
             memory.known[job] = Coordination()
-            free.take(_NOBODY, grant_of(at))
+            free.take(about, grant_of(at))
             held[about.tenant] += about.workers
 
     def _fill(self, state: State, memory: Classes) -> None:
@@ -184,13 +183,3 @@ def _forget(memory: Classes, jobs: Iterable[int]) -> None:
     for job in jobs:
         for notes in (memory.guaranteed, memory.opportunistic, memory.known):
             notes.pop(job, None)
-
-
-def _room(cluster: Cluster, taken: Iterable[tuple[Device, ...]], lost: Iterable[int]) -> Room:
-    """Return what nobody is guaranteed."""
-    room = Room(cluster)
-    for devices in taken:
-        room.take(_NOBODY, grant_of(devices))
-    for host in lost:
-        room.lose(host)
-    return room
