@@ -4,8 +4,10 @@
     python bench/cluster_ray.py --seconds 15        # the same, shorter
 
 Jobs compute nothing: a step is a wait as long as the job's model says, so that two cores do not measure themselves.
-What starting and starting again took on Ray is given to the virtual driver. A planned move's downtime is from the last
-step on the old devices to the first on the new ones, by the wall clock: it is longer on a machine with other work.
+For how long devices stand still at a start and at a later one on Ray is given to the virtual driver as its costs: there
+a job that is preempted stops at once, and on Ray it computes until its heir is prepared. The downtime of a planned move
+is from the last step on the old devices to the first on the new ones, by the wall clock: it is longer on a machine with
+other work.
 """
 
 from __future__ import annotations
@@ -70,14 +72,17 @@ def workload(count: int, seconds: float, seed: int, cluster: Cluster) -> list[Jo
     return made
 
 
-def costs_of(entries: list[dict[str, Any]]) -> Costs:
-    """What first starts and later ones took, on the mean."""
-    first, later, seen = list[float](), list[float](), set[int]()
+def costs_of(entries: list[dict[str, Any]], restarts: int) -> Costs:
+    """For how long devices that were free already stood still, by first starts and by later ones that were decided. One
+    that was withdrawn before its gang was prepared cost nothing: the old gang computed on."""
+    first, later, seen = 0.0, 0.0, set[int]()
     for entry in entries:
-        if entry["kind"] == "begun":
-            (later if entry["job"] in seen else first).append(entry["waited"])
+        if entry["kind"] == "begun" and entry["job"] in seen:
+            later += entry["idle"]
+        elif entry["kind"] == "begun":
+            first += entry["idle"]
             seen.add(entry["job"])
-    return Costs(float(np.mean(first)), float(np.mean(later or first)))
+    return Costs(first / len(seen), later / max(restarts, 1))
 
 
 def downtimes(entries: list[dict[str, Any]]) -> list[float]:
@@ -108,7 +113,7 @@ def on_ray(jobs: list[Job], cluster: Cluster, policy: Policy, folder: Path) -> O
 def compared(made: Table, name: str, jobs: list[Job], cluster: Cluster, policy: Policy, folder: Path) -> None:
     real = on_ray(jobs, cluster, policy, folder)
     entries = read(folder / "journal.jsonl")
-    costs = costs_of(entries)
+    costs = costs_of(entries, int(real.restarts.sum()))
     virtual = replay(jobs, cluster, policy, costs)
     again = list(replayed(entries, real.jobs, cluster, policy))
     gaps, off = downtimes(entries), real.mean_completion_time / virtual.mean_completion_time - 1

@@ -203,7 +203,7 @@ class Run:
         if answer is None:
             return
         if gang.stage is Stage.PREPARING:
-            gang.stage = Stage.PREPARED
+            gang.stage, gang.prepared_at = Stage.PREPARED, time.time()
         elif gang.stage is Stage.BEGINNING:
             self._begun(gang, answer)
         elif isinstance(answer, Ended):
@@ -219,9 +219,13 @@ class Run:
             self._books.known.restarts[job] += 1
             self._broken.remove(job)
         gap = time.time() - self._stopped_at.pop(job) if job in self._stopped_at else None
-        self._journal.write(
-            "begun", job=job, at=now, done=done, gap=gap, workers=len(gang.members), waited=time.time() - gang.made_at
-        )
+        seconds = {
+            "gap": gap,  # since the job's last step
+            "waited": time.time() - gang.made_at,
+            "prepared": gang.prepared_at - gang.made_at,
+            "idle": time.time() - gang.free_at,
+        }
+        self._journal.write("begun", job=job, at=now, done=done, workers=len(gang.members), **seconds)
         if self._is_wanted(gang):
             self._proceed(job)
 
@@ -262,6 +266,9 @@ class Run:
         gang.close()
         self._gangs[job].remove(gang)
         if gang.holds_devices:
+            for heir in self._all():
+                if _inherits(heir, gang):
+                    heir.free_at = time.time()
             done = gang.seen.saved if done is None else done
             self._come_to(job, now, done)
             self._journal.write("ended", job=job, at=now, why=why, done=done)

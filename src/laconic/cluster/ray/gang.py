@@ -42,7 +42,8 @@ class Gang:
 
     def __init__(self, job: int, grant: Grant, task: Task, cluster: Cluster, name: str) -> None:
         self.job, self.grant, self.stage = job, grant, Stage.PREPARING
-        self.seen, self.made_at, self.is_stopping = Seen(0.0, 0.0), time.time(), False
+        self.seen, self.is_stopping = Seen(0.0, 0.0), False
+        self.made_at = self.prepared_at = self.free_at = time.time()  # the last: when what it waits for was free
         self._cluster, self._name = cluster, name
         self._devices: PlacementGroup | None = None
         self._seats = placement_group([nodes.seat(cluster, slot) for slot in grant.slots], name=f"{name}/seats")
