@@ -249,7 +249,6 @@ class _Replay:
             if job not in self._active:
                 raise ClusterError(f"{self._policy} gives slots to job {job}, which is not there or is done")
         check(changes, self._running, self._jobs, self._room)
-        self._running = dict(self._running)  # what the last decision was made upon stays as it was
         kept = {job for job, grant in changes.resize if _are_same_places(grant, self._running[job])}
         moved = [(job, grant) for job, grant in changes.resize if job not in kept]
         for job in (*changes.stop, *(job for job, _ in moved)):

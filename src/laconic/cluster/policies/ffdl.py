@@ -47,8 +47,8 @@ class Ffdl(Policy):
                 memory.append(state.jobs[event.job].tenant)
         room, start, stop = state.room.copy(), dict[int, Grant](), list[int]()
         held = dict.fromkeys(memory, 0)
-        for number, grant in state.running.items():
-            held[state.jobs[number].tenant] += len(grant.slots)
+        for number, had in state.running.items():
+            held[state.jobs[number].tenant] += len(had.slots)
         limits = {tenant: self._quota(state, memory.index(tenant)) for tenant in memory}
         for number in sorted(state.waiting, key=lambda job: not self._is_within(state, job, held, limits)):
             job, trial, out = state.jobs[number], room.copy(), list[int]()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right, insort
-from collections.abc import Mapping, Sequence
+from bisect import insort
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from laconic.cluster.decision import Decision
+import numpy as np
+
+from laconic.cluster.decision import Changed, Decision
 from laconic.cluster.gittins import gittins_index
-from laconic.cluster.grant import Grant
 from laconic.cluster.placement import consolidated, emptiest
 from laconic.cluster.policies.by_priority import run_in_order
 from laconic.cluster.policy import Policy
@@ -92,14 +93,14 @@ class Tiresias(Policy):
                 del memory.jobs[event.job]
                 if self.gittins:
                     insort(memory.history, float(state.tables.attained[event.job]))
-        for number in sorted(state.running):
-            self._demote(state, number, memory)
+        self._demote(state, memory)
         if self.starvation:
             for number in memory.jobs:
                 self._promote(state, number, memory)
         place = emptiest if self.by_entry else consolidated
         grants = run_in_order(state, self.order(state, memory), place).grants
-        for number in grants:
+        assert isinstance(grants, Changed)
+        for number in grants.start:
             if memory.jobs[number].started == math.inf:
                 memory.jobs[number].started = memory.starts
                 memory.starts += 1
@@ -121,19 +122,24 @@ class Tiresias(Policy):
             ends = self.thresholds[job.queue] if job.queue < len(self.thresholds) else math.inf
             return gittins_index(memory.history, service, ends - service)
 
-        def key(number: int) -> tuple[float, ...]:
-            job = memory.jobs[number]
-            first = -index(number, job) if self.gittins else 0.0
-            return job.queue, first, 0.0 if self.by_entry else job.started, job.entered
+        jobs = memory.jobs.values()
+        keys: list[list[float]] = [
+            [job.entered for job in jobs],
+            [0.0 if self.by_entry else job.started for job in jobs],
+            [-index(number, job) if self.gittins else 0.0 for number, job in memory.jobs.items()],
+            [job.queue for job in jobs],
+        ]
+        found: list[int] = np.fromiter(memory.jobs, np.int64)[np.lexsort(keys)].tolist()
+        return found
 
-        return sorted(memory.jobs, key=key)
-
-    def _demote(self, state: State, number: int, memory: Memory) -> None:
-        """Let a running job that has had much go to a later queue."""
-        job = memory.jobs[number]
-        queue = bisect_right(self.thresholds, self.service(state, number, job))
-        if queue > job.queue:
-            job.queue, job.entered = queue, memory.entries
+    def _demote(self, state: State, memory: Memory) -> None:
+        """Let running jobs that have had much go to a later queue."""
+        numbers = np.array(sorted(state.running), dtype=np.int64)
+        jobs = [memory.jobs[number] for number in numbers.tolist()]
+        services = state.attained(numbers) - np.array([job.forgiven for job in jobs])
+        queues = np.searchsorted(np.array(self.thresholds), services, side="right")
+        for at in np.flatnonzero(queues > np.array([job.queue for job in jobs], dtype=np.int64)).tolist():
+            jobs[at].queue, jobs[at].entered = int(queues[at]), memory.entries
             memory.entries += 1
 
     def _promote(self, state: State, number: int, memory: Memory) -> None:
@@ -153,16 +159,18 @@ class Tiresias(Policy):
         executed = float(state.executed(number)) - job.executed
         return self.starvation * executed - (self._waited(state, number) - job.waited)
 
-    def _next_change(self, state: State, memory: Memory, grants: Mapping[int, Grant]) -> float | None:
+    def _next_change(self, state: State, memory: Memory, grants: Changed) -> float | None:
         """Return when a job that runs comes to a threshold or one that waits starves, if nothing happens before."""
         if self.interval:
             return None
-        soonest = math.inf
-        for number, grant in grants.items():
-            job = memory.jobs[number]
-            if job.queue < len(self.thresholds):
-                left = self.thresholds[job.queue] - self.service(state, number, job)
-                soonest = min(soonest, left / grant.gpus)
+        numbers = [*(state.running.keys() - grants.stop - grants.start.keys()), *grants.start]
+        jobs = [memory.jobs[number] for number in numbers]
+        there = np.array(numbers, dtype=np.int64)
+        gpus = state.tables.held[there]
+        gpus[len(numbers) - len(grants.start) :] = [grant.gpus for grant in grants.start.values()]
+        ends = np.array([*self.thresholds, math.inf])[[job.queue for job in jobs]]
+        left = ends - (state.attained(there) - np.array([job.forgiven for job in jobs]))
+        soonest = float((left / gpus).min()) if jobs else math.inf
         if self.starvation:
             waiting = (number for number, job in memory.jobs.items() if job.queue and number not in grants)
             soonest = min(soonest, *(self._starves(state, number, memory.jobs[number]) for number in waiting), math.inf)
