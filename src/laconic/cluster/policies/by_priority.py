@@ -53,7 +53,7 @@ def _fitting(order: NDArray[np.int64], workers: NDArray[np.int64], left: int) ->
     """Return the jobs that get GPUs one after another, where those that are too large for what is left get none."""
     taken = [order[:0]]
     while left and len(order):
-        sums = workers[order].cumsum()
+        sums = workers[order[: left + 1]].cumsum()  # each has one worker at least
         count = int(sums.searchsorted(left, "right"))
         if count:
             taken.append(order[:count])
