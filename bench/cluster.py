@@ -22,6 +22,7 @@ from laconic.cluster.packing.pack import RULES, arrivals, pack
 from laconic.cluster.packing.tasks import typical
 from laconic.cluster.policies.fifo import Fifo
 from laconic.cluster.policies.srtf import Srtf
+from laconic.cluster.policies.tiresias import Tiresias
 from laconic.cluster.policy import Policy
 from laconic.cluster.readers.openb import read_openb_hosts, read_openb_tasks
 from laconic.cluster.readers.philly import read_philly
@@ -31,7 +32,7 @@ from laconic.cluster.replay import Costs, replay
 def philly(made: Table, folder: Path, count: int | None) -> None:
     """Replay Philly's jobs under each policy."""
     jobs = read_philly(folder / "pollux" / "traces" / "philly.csv")[:count]
-    policies: list[Policy] = [Fifo(), Fifo(True), Srtf()]
+    policies: list[Policy] = [Fifo(), Fifo(True), Srtf(), Tiresias()]
     for policy in policies:
         begin = time.process_time()
         outcome = replay(jobs, Cluster.uniform(64, 8), policy, Costs(restart=30.0))

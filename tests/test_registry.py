@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
@@ -243,3 +245,18 @@ def test_plug_ins_are_loaded_and_a_broken_one_is_named(monkeypatch: pytest.Monke
     points.pop()
     assert registry.entries() == ()
     registry.load.cache_clear()
+
+
+def test_a_sentence_imports_no_policy_of_clusters_and_a_policy_is_found() -> None:
+    ask = (
+        "import sys; from laconic import registry; from laconic.strategy import Strategy\n"
+        "Strategy.parse('bsp / topk(0.01)+ef / allreduce')\n"
+        "print(sum(name.startswith('laconic.cluster') for name in sys.modules))\n"
+        "registry.entries('sync'); print(sum(name.startswith('laconic.cluster') for name in sys.modules))\n"
+        "print(CALL)"
+    )
+    for call in ("registry.find('tiresias').axis", "{e.axis for e in registry.entries()} & {'cluster'} and 'cluster'"):
+        done = subprocess.run(
+            [sys.executable, "-c", ask.replace("CALL", call)], capture_output=True, text=True, check=True
+        )
+        assert done.stdout.split() == ["0", "0", "cluster"]

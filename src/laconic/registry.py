@@ -274,6 +274,9 @@ def find(name: str, axes: Iterable[str] | None = None) -> Entry:
     """Return the technique that answers to `name`, which must be on one of `axes` where they are given."""
     load()
     entry = _at_place(name) if is_place(name) else _entries.get(normal(name))
+    if entry is None:
+        load_rarely_written()
+        entry = _entries.get(normal(name))
     homes = AXES + OTHER_AXES if axes is None else tuple(axes)
     if entry is None:
         known = {key: entry.name for key, entry in _entries.items() if entry.axis in homes}
@@ -303,6 +306,7 @@ def _at_place(place: str) -> Entry:
 def extend(source: str) -> None:
     """Import a file or a module that registers techniques, here and in every process that this one starts."""
     load()
+    load_rarely_written()
     module_at(source)
     absolute = str(Path(source).expanduser().resolve()) if source.endswith(".py") else source
     known = _extensions()
@@ -333,6 +337,8 @@ def name_of(kind: type[Technique]) -> str:
 def entries(axis: str | None = None) -> tuple[Entry, ...]:
     """Return every technique once, by axis and name."""
     load()
+    if axis not in AXES:
+        load_rarely_written()
     return _sorted(axis)
 
 
@@ -350,16 +356,16 @@ _WITHOUT_TECHNIQUES = "laconic.cluster.ray."
 
 @cache
 def load() -> None:
-    """Import, once, every module that may hold a technique: this library's, those that the process which started this
-    one was extended by, and the entry points `laconic.techniques`."""
-    for package in (*AXES, "theory", "cost", "collective", "cluster", "federated"):
-        if find_spec(family := f"laconic.{package}"):
-            for module in walk_packages(getattr(import_module(family), "__path__", ()), f"{family}."):
-                if not module.name.startswith(_WITHOUT_TECHNIQUES):
-                    import_module(module.name)
+    """Import, once, every module that may hold a word of a sentence: this library's, those that the process which
+    started this one was extended by, and the entry points `laconic.techniques`."""
+    for package in (*AXES, "theory", "cost", "collective"):
+        _import_all(package)
+    points = entry_points(group="laconic.techniques")
+    if _extensions() or points:
+        load_rarely_written()  # so that a name that is taken is refused where it is taken again
     for source in _extensions():
         module_at(source)
-    for point in entry_points(group="laconic.techniques"):
+    for point in points:
         try:
             point.load()
         except Exception as error:
@@ -368,10 +374,26 @@ def load() -> None:
             ) from error
 
 
+@cache
+def load_rarely_written() -> None:
+    """Import, once, policies of clusters and rules of federated learning, which no sentence of a strategy names: where
+    somebody asks for them, or for all."""
+    for package in ("cluster", "federated"):
+        _import_all(package)
+
+
+def _import_all(package: str) -> None:
+    if find_spec(family := f"laconic.{package}"):
+        for module in walk_packages(getattr(import_module(family), "__path__", ()), f"{family}."):
+            if not module.name.startswith(_WITHOUT_TECHNIQUES):
+                import_module(module.name)
+
+
 @contextmanager
 def temporary(*, empty: bool = False) -> Iterator[None]:
     """Undo, on leaving, what was registered inside, such as a test's own words. `empty` starts from no words at all."""
     load()
+    load_rarely_written()
     saved = dict(_entries)
     if empty:
         _entries.clear()

@@ -61,10 +61,10 @@ class Watched(Policy):
     def decide(self, state: State, events: Sequence[Event], memory: Memory) -> tuple[Decision, Memory]:
         decision, memory = self.inner.decide(state, events, memory)
         found = []
-        for job in self.inner.order(state, memory):
+        for job in self.inner.order(state, memory).tolist():
             attained, executed = float(state.attained(job)), float(state.executed(job))
             waited = state.now - float(state.tables.first_start[job]) - executed
-            found.append(Seen(job, memory.jobs[job].queue, job in state.running, attained, executed, waited))
+            found.append(Seen(job, int(memory.queue[job]), job in state.running, attained, executed, waited))
         self.seen.append((state.now, found))
         return decision, memory
 

@@ -232,7 +232,6 @@ class _Replay:
 
     def _carry_out(self, changes: Changes) -> None:
         moved, tuned = self._books.verified(changes, self._policy)
-        self._books.running = dict(self._books.running)  # what the last decision was made upon stays as it was
         for job in (*changes.stop, *(job for job, _ in moved)):
             self._settle(job)
             self._release(job)

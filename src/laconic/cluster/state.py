@@ -76,6 +76,7 @@ class Tables:
         self.executed = np.zeros(jobs)
         self.first_start = np.full(jobs, np.nan)
         self.restarts = np.zeros(jobs, dtype=np.int64)
+        self.workers = np.zeros(0, dtype=np.int64)  # of the gangs that were asked for, once somebody wants to know
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,12 @@ class State:
         """
         known = self.tables
         return known.executed[job] + (known.held[job] > 0) * (self.now - known.since[job])
+
+    def workers(self) -> np.ndarray:
+        """Return how many workers the gang of each job has, by number."""
+        if len(self.tables.workers) != len(self.jobs):
+            self.tables.workers = np.array([job.workers for job in self.jobs], dtype=np.int64)
+        return self.tables.workers
 
     def has_started(self, job: int) -> bool:
         """Tell whether a job has run before or runs.

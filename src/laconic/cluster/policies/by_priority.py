@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+import numpy as np
+from numpy.typing import NDArray
+
 from laconic.cluster.decision import Decision
 from laconic.cluster.grant import Grant
 from laconic.cluster.placement import consolidated
@@ -14,7 +17,7 @@ Place = Callable[[Room, int], Grant | None]
 
 
 def run_in_order(
-    state: State, order: Iterable[int], place: Place = consolidated, wake: float | None = None
+    state: State, order: Iterable[int] | NDArray[np.int64], place: Place = consolidated, wake: float | None = None
 ) -> Decision:
     """Return the decision that jobs run in an order while GPUs last, whole gangs only: who runs already and still fits
     keeps what it holds, who falls out is preempted, who is too large for what is left is passed over.
@@ -24,22 +27,14 @@ def run_in_order(
     - `place`: where those go that start.
     - `wake`: when to be asked again.
     """
-    order = list(order)
+    order = order if isinstance(order, np.ndarray) else np.fromiter(order, np.int64)
     if len(state.running) == len(state.active) == len(order):  # all fit, since all run
         return Decision.changing(state.running, {}, wake=wake)
     hosts = state.cluster.hosts
     left = state.cluster.gpus - sum(hosts[host].gpus for host in state.room.lost)
-    chosen: list[int] = []
-    for job in order:
-        workers = state.jobs[job].workers
-        if workers <= left:
-            chosen.append(job)
-            left -= workers
-            if not left:
-                break
-    kept = set(chosen)
-    stop = [job for job in state.running if job not in kept]
-    starting = [job for job in chosen if job not in state.running]
+    chosen = _fitting(order, state.workers(), left)
+    stop = sorted(state.running.keys() - chosen.tolist())
+    starting = chosen[state.tables.held[chosen] == 0].tolist()
     if not starting and not stop:
         return Decision.changing(state.running, {}, wake=wake)
     room = state.room.copy()
@@ -52,3 +47,17 @@ def run_in_order(
             start[job] = grant
             room.take(state.jobs[job], grant)
     return Decision.changing(state.running, start, stop, wake)
+
+
+def _fitting(order: NDArray[np.int64], workers: NDArray[np.int64], left: int) -> NDArray[np.int64]:
+    """Return the jobs that get GPUs one after another, where those that are too large for what is left get none."""
+    taken = [order[:0]]
+    while left and len(order):
+        sums = workers[order[: left + 1]].cumsum()  # each has one worker at least
+        count = int(sums.searchsorted(left, "right"))
+        if count:
+            taken.append(order[:count])
+            left -= int(sums[count - 1])
+        order = order[count + 1 :]  # the next is too large
+        order = order[workers[order] <= left]
+    return np.concatenate(taken)

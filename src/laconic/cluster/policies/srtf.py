@@ -43,4 +43,4 @@ class Srtf(Policy):
         left = np.maximum(memory.work[jobs] - state.done(jobs), 0.0)
         if self.service:
             left = left * memory.gpus[jobs]
-        return run_in_order(state, jobs[np.lexsort((jobs, left))].tolist()), memory
+        return run_in_order(state, jobs[np.lexsort((jobs, left))]), memory

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right, insort
-from collections.abc import Mapping, Sequence
+from bisect import insort
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from laconic.cluster.decision import Decision
+import numpy as np
+
+from laconic.cluster.decision import Changed, Decision
 from laconic.cluster.gittins import gittins_index
-from laconic.cluster.grant import Grant
 from laconic.cluster.placement import consolidated, emptiest
 from laconic.cluster.policies.by_priority import run_in_order
 from laconic.cluster.policy import Policy
@@ -20,33 +21,36 @@ GPU_HOUR = 3600.0  # seconds of a GPU
 
 
 @dataclass
-class Queued:
-    """What is remembered of a job.
+class Memory:
+    """What is known of jobs, in arrays by their numbers, and of those that are done.
 
-    - `queue`: its number; the first is 0.
-    - `entered`: how many jobs had entered a queue before it entered its own.
-    - `started`: how many jobs had started before it did first.
-    - `forgiven`: the service that no longer counts, in GPU-seconds.
+    - `queue`: the queue of each, the first of which is 0.
+    - `entered`: how many had entered a queue when it entered this one.
+    - `started`: how many had started when it did; infinite before.
+    - `forgiven`: the GPU-seconds that it had when it was promoted last.
     - `executed`: the seconds that it had run when that was.
     - `waited`: the seconds that it had waited since it ran first, when that was.
+    - `entries`, `starts`: how many have entered a queue, and started.
+    - `history`: what those that are done had in all, in ascending order.
     """
 
-    queue: int
-    entered: int
-    started: float = math.inf
-    forgiven: float = 0.0
-    executed: float = 0.0
-    waited: float = 0.0
-
-
-@dataclass
-class Memory:
-    """The jobs that are there, how many have entered a queue and started, and what those that are done had in all."""
-
-    jobs: dict[int, Queued] = field(default_factory=dict)
+    queue: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    entered: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    started: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    forgiven: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    executed: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    waited: np.ndarray = field(default_factory=lambda: np.zeros(0))
     entries: int = 0
     starts: int = 0
     history: list[float] = field(default_factory=list)
+
+    def hold(self, jobs: int) -> None:
+        """Make room for so many jobs."""
+        more = jobs - len(self.queue)
+        if more > 0:
+            for name in ("queue", "entered", "forgiven", "executed", "waited"):
+                setattr(self, name, np.pad(getattr(self, name), (0, more)))
+            self.started = np.pad(self.started, (0, more), constant_values=math.inf)
 
 
 @technique(
@@ -84,86 +88,90 @@ class Tiresias(Policy):
         return Memory()
 
     def decide(self, state: State, events: Sequence[Event], memory: Memory) -> tuple[Decision, Memory]:
+        memory.hold(len(state.jobs))
         for event in events:
             if isinstance(event, Arrival):
-                memory.jobs[event.job] = Queued(0, memory.entries)
+                memory.entered[event.job] = memory.entries
                 memory.entries += 1
-            elif isinstance(event, Completion):
-                del memory.jobs[event.job]
-                if self.gittins:
-                    insort(memory.history, float(state.tables.attained[event.job]))
-        for number in sorted(state.running):
-            self._demote(state, number, memory)
+            elif isinstance(event, Completion) and self.gittins:
+                insort(memory.history, float(state.tables.attained[event.job]))
+        self._demote(state, memory)
         if self.starvation:
-            for number in memory.jobs:
+            for number in state.waiting:
                 self._promote(state, number, memory)
         place = emptiest if self.by_entry else consolidated
         grants = run_in_order(state, self.order(state, memory), place).grants
-        for number in grants:
-            if memory.jobs[number].started == math.inf:
-                memory.jobs[number].started = memory.starts
+        assert isinstance(grants, Changed)
+        for number in grants.start:
+            if memory.started[number] == math.inf:
+                memory.started[number] = memory.starts
                 memory.starts += 1
         return Decision(grants, self._next_change(state, memory, grants)), memory
 
-    def service(self, state: State, number: int, job: Queued) -> float:
-        """Return the GPU-seconds of a job that count."""
-        return float(state.attained(number)) - job.forgiven
-
-    def order(self, state: State, memory: Memory) -> list[int]:
+    def order(self, state: State, memory: Memory) -> np.ndarray:
         """Return the jobs, the most urgent first.
 
         - `state`: the cluster now.
         - `memory`: the queues.
         """
+        jobs = np.fromiter(state.active, np.int64, len(state.active))
+        first = np.zeros(len(jobs))
+        if self.gittins:
+            services = state.attained(jobs) - memory.forgiven[jobs]
+            lasts = np.array([*self.thresholds, math.inf])[memory.queue[jobs]] - services
+            pairs = zip(services.tolist(), lasts.tolist(), strict=True)
+            first = np.array([-gittins_index(memory.history, service, last) for service, last in pairs])
+        started = np.zeros(len(jobs)) if self.by_entry else memory.started[jobs]
+        found: np.ndarray = jobs[np.lexsort((memory.entered[jobs], started, first, memory.queue[jobs]))]
+        return found
 
-        def index(number: int, job: Queued) -> float:
-            service = self.service(state, number, job)
-            ends = self.thresholds[job.queue] if job.queue < len(self.thresholds) else math.inf
-            return gittins_index(memory.history, service, ends - service)
-
-        def key(number: int) -> tuple[float, ...]:
-            job = memory.jobs[number]
-            first = -index(number, job) if self.gittins else 0.0
-            return job.queue, first, 0.0 if self.by_entry else job.started, job.entered
-
-        return sorted(memory.jobs, key=key)
-
-    def _demote(self, state: State, number: int, memory: Memory) -> None:
-        """Let a running job that has had much go to a later queue."""
-        job = memory.jobs[number]
-        queue = bisect_right(self.thresholds, self.service(state, number, job))
-        if queue > job.queue:
-            job.queue, job.entered = queue, memory.entries
-            memory.entries += 1
+    def _demote(self, state: State, memory: Memory) -> None:
+        """Let running jobs that have had much go to a later queue."""
+        jobs = _running(state)
+        queues = np.searchsorted(np.array(self.thresholds), state.attained(jobs) - memory.forgiven[jobs], side="right")
+        lower = queues > memory.queue[jobs]
+        if lower.any():
+            moved = jobs[lower]
+            memory.queue[moved], memory.entered[moved] = queues[lower], memory.entries + np.arange(len(moved))
+            memory.entries += len(moved)
 
     def _promote(self, state: State, number: int, memory: Memory) -> None:
         """Let a job that starves go to the first queue."""
-        job = memory.jobs[number]
-        if job.queue and number not in state.running and self._starves(state, number, job) <= 0:
-            job.queue, job.entered, job.forgiven = 0, memory.entries, float(state.attained(number))
-            job.executed, job.waited = float(state.executed(number)), self._waited(state, number)
+        if memory.queue[number] and self._starves(state, number, memory) <= 0:
+            memory.queue[number], memory.entered[number] = 0, memory.entries
+            memory.forgiven[number] = state.attained(number)
+            memory.executed[number], memory.waited[number] = state.executed(number), self._waited(state, number)
             memory.entries += 1
 
     def _waited(self, state: State, number: int) -> float:
         """Return the seconds that a job has waited since it ran first."""
         return state.now - float(state.tables.first_start[number]) - float(state.executed(number))
 
-    def _starves(self, state: State, number: int, job: Queued) -> float:
+    def _starves(self, state: State, number: int, memory: Memory) -> float:
         """Return in how many seconds a waiting job is promoted."""
-        executed = float(state.executed(number)) - job.executed
-        return self.starvation * executed - (self._waited(state, number) - job.waited)
+        executed = float(state.executed(number)) - float(memory.executed[number])
+        return self.starvation * executed - (self._waited(state, number) - float(memory.waited[number]))
 
-    def _next_change(self, state: State, memory: Memory, grants: Mapping[int, Grant]) -> float | None:
+    def _next_change(self, state: State, memory: Memory, grants: Changed) -> float | None:
         """Return when a job that runs comes to a threshold or one that waits starves, if nothing happens before."""
         if self.interval:
             return None
-        soonest = math.inf
-        for number, grant in grants.items():
-            job = memory.jobs[number]
-            if job.queue < len(self.thresholds):
-                left = self.thresholds[job.queue] - self.service(state, number, job)
-                soonest = min(soonest, left / grant.gpus)
+        kept = _running(state)
+        if grants.stop:
+            kept = kept[~np.isin(kept, list(grants.stop))]
+        jobs = np.concatenate([kept, np.fromiter(grants.start, np.int64, len(grants.start))])
+        gpus = np.concatenate([state.tables.held[kept], [grant.gpus for grant in grants.start.values()]])
+        ends = np.array([*self.thresholds, math.inf])[memory.queue[jobs]]
+        left = ends - (state.attained(jobs) - memory.forgiven[jobs])
+        soonest = float((left / gpus).min()) if len(jobs) else math.inf
         if self.starvation:
-            waiting = (number for number, job in memory.jobs.items() if job.queue and number not in grants)
-            soonest = min(soonest, *(self._starves(state, number, memory.jobs[number]) for number in waiting), math.inf)
+            waiting = (job for job in state.active if memory.queue[job] and job not in grants)
+            soonest = min(soonest, *(self._starves(state, number, memory) for number in waiting), math.inf)
         return None if soonest == math.inf else math.nextafter(state.now + max(soonest, 1e-6), math.inf)
+
+
+def _running(state: State) -> np.ndarray:
+    """Return the numbers of the jobs that run, in ascending order."""
+    found = np.fromiter(state.running, np.int64, len(state.running))
+    found.sort()
+    return found
