@@ -200,7 +200,6 @@ def mix(seed: int, days: float) -> list[Job]:
 
 
 @pytest.mark.long
-@pytest.mark.technique("chronus", check=2)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_few_deadlines_are_missed_and_the_others_wait_less_than_first_in_first_out(seed: int) -> None:
     jobs = mix(seed, days=5.0)

@@ -167,7 +167,6 @@ def test_one_rack_and_jobs_of_one_host_are_best_fit(seed: int) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.technique("liquid", check=2)
 @pytest.mark.parametrize("seed", range(3))
 def test_fewer_bytes_leave_racks_and_jobs_are_done_sooner_than_at_random(seed: int) -> None:
     cluster, jobs = two_racks(), trace(seed, window=30.0)

@@ -25,8 +25,7 @@ from laconic.strategy import Strategy
 from laconic.testing.in_memory import run_in_memory
 from laconic.worker import Coding
 from tests.compression.table import compressor
-from tests.real.pool import Pool
-from tests.virtual.test_equivalence import train_among, two_of
+from tests.virtual.test_equivalence import train_among
 
 ALL_REDUCES = sorted(one.name for one in generators("all_reduce"))
 
@@ -119,13 +118,12 @@ def test_fewer_hops_round_less_often() -> None:
 
 
 @pytest.mark.parametrize("program", ["hierarchical", "auto"])
-def test_a_sentence_trains_with_codes_inside_its_program(program: str, pool: Pool) -> None:
+def test_a_sentence_trains_with_codes_inside_its_program(program: str) -> None:
     strategy = f"bsp / int8+per_hop / collective({program})"
-    virtual = laconic.simulate(lambda: train_among(strategy, None), workers=2).results
-    assert torch.equal(virtual[0], virtual[1])
-    if program != "auto":  # which chooses by what it measures
-        real = pool.run(two_of, strategy, workers=2)
-        assert all(torch.equal(a, b) for a, b in zip(real, virtual, strict=True))
+    found = laconic.simulate(lambda: train_among(strategy, None), workers=4).results
+    assert all(torch.equal(x, found[0]) for x in found)
+    dense = laconic.simulate(lambda: train_among("bsp", None), workers=4).results[0]
+    assert not torch.equal(found[0], dense) and (found[0] - dense).norm() < 0.1 * dense.norm()
 
 
 def test_what_cannot_be_added_on_the_way_is_refused() -> None:

@@ -206,9 +206,14 @@ FROZEN = [
     f"freezing_adam(kappa=2) / {SIGNS} until step 4, then local_frozen_adam(doubling=1) / {SIGNS}",
 ]
 
+CODED = [
+    f"bsp / {codec}+per_hop / collective({name})" for codec, name in (("int8", "hierarchical"), ("qsgd", "direct"))
+]
+
 
 @pytest.mark.parametrize(
-    "strategy", marked([*FROZEN, *(s for s in sentences() if "@" not in str(Strategy.parse(s)) and not races(s))])
+    "strategy",
+    marked([*FROZEN, *CODED, *(s for s in sentences() if "@" not in str(Strategy.parse(s)) and not races(s))]),
 )
 def test_two_workers_have_the_same_bits(pool: Pool, strategy: str) -> None:
     real = pool.run(two_of, strategy, workers=2)

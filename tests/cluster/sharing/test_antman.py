@@ -166,7 +166,6 @@ def everyone() -> list[Job]:
 
 
 @pytest.mark.long
-@pytest.mark.technique("antman", check=2)
 @pytest.mark.parametrize(("seed", "begin"), [(0, 40_000), (1, 40_000), (2, 20_000)])
 def test_gaps_of_philly_are_filled_and_guaranteed_jobs_do_not_notice(seed: int, begin: int) -> None:
     """300 jobs in a row: a fifth within a quota of all 32 GPUs, as they come; the others with none, there from the
