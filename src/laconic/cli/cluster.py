@@ -82,7 +82,7 @@ def explain(
 
 
 def run(
-    jobs: Annotated[Path, typer.Argument(metavar="JOBS", help="A TOML file with a [[job]] for each job.")],
+    jobs: Annotated[Path, typer.Argument(metavar="JOBS", help="A TOML file with a table `job` for each job.")],
     folder: Annotated[
         Path, typer.Option(help="Of the journal and of checkpoints, for all hosts; a run that was cut off goes on.")
     ],

@@ -42,20 +42,17 @@ class Step:
 class FederatedOutcome:
     """A whole run.
 
+    - `parameters`: the model that it ends with.
     - `server`: what the server knows at the end.
     - `steps`: what happened, in order.
     - `up_bytes`, `down_bytes`: what each client has sent and received, payloads alone.
     """
 
+    parameters: Tensor
     server: Server
     steps: Sequence[Step]
     up_bytes: Integers
     down_bytes: Integers
-
-    @property
-    def parameters(self) -> Tensor:
-        """The model at the end."""
-        return self.server.parameters
 
     @property
     def seconds(self) -> float:

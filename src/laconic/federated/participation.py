@@ -23,16 +23,19 @@ class Flight:
     """A report on its way, or a client that will not report.
 
     - `client`, `version`: whose it is, and the model it started from.
-    - `arrives`: when it arrives; infinity where it never does.
+    - `begins`, `arrives`: when it was sent the model, and when its report arrives; infinity where it never does.
+    - `training`: how many seconds it trains.
     - `message`: what it says.
     - `memory`: what the client keeps if the report is taken.
     """
 
     client: int
     version: int
+    begins: float
     arrives: float
     message: Message | None
     memory: Memory
+    training: float = 0.0
 
     @property
     def lost(self) -> bool:
@@ -90,7 +93,7 @@ class Participants:
         fetched = self._downlink.fetch(client)
         self.down_bytes[client] += fetched
         if population.is_lost(client, attempt, self._wire.seed):
-            return Flight(client, server.version, np.inf, None, {})
+            return Flight(client, server.version, now, np.inf, None, {})
         samples = population.shards[client]
         work = self._rule.work(server, client, population, self._rate)
         message, memory = train_client(
@@ -104,16 +107,17 @@ class Participants:
             server.version,
             self._memory.load(client),
         )
+        training = population.train_seconds(client, work.samples_used(len(samples)))
         arrives = (
             now
             + population.send_seconds(client, fetched, down=True)
-            + population.train_seconds(client, work.samples_used(len(samples)))
+            + training
             + population.send_seconds(client, message.nbytes + message.control_bytes, down=False)
         )
         if population.availability.until(np.array([client]), now)[0] < arrives:
-            return Flight(client, server.version, np.inf, None, {})
+            return Flight(client, server.version, now, np.inf, None, {})
         self.up_bytes[client] += message.nbytes
-        return Flight(client, server.version, arrives, message, memory)
+        return Flight(client, server.version, now, arrives, message, memory, training)
 
     def take(self, flight: Flight) -> Report:
         """Return what a report says, and let its client keep what follows from it."""
@@ -121,4 +125,12 @@ class Participants:
         self._memory.save(flight.client, flight.memory)
         vectors = self._wire.decode(flight.message, flight.client, flight.version)
         samples = len(self.population.shards[flight.client])
-        return Report(flight.client, flight.version, samples, vectors, flight.message.numbers)
+        return Report(
+            flight.client,
+            flight.version,
+            samples,
+            vectors,
+            flight.message.numbers,
+            flight.arrives - flight.begins,
+            flight.training,
+        )

@@ -53,6 +53,7 @@ class Report:
     - `version`: that of the model from which it started.
     - `samples`: how many samples it holds.
     - `vectors`, `numbers`: what it sent, decoded.
+    - `seconds`, `training`: how long it took from being sent the model to its report, and how much of that it trained.
     """
 
     client: int
@@ -60,6 +61,8 @@ class Report:
     samples: int
     vectors: Vectors
     numbers: Mapping[str, float]
+    seconds: float = 0.0
+    training: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,14 @@ class Rule(Technique):
         """
         start = received["parameters"]
         return Sent({"change": local.descend(start).end - start})
+
+    def is_finished(self, server: Server) -> bool:
+        """Return whether no further round is to begin."""
+        return False
+
+    def model(self, server: Server) -> Tensor:
+        """Return the parameters that the run ends with."""
+        return server.parameters
 
     def aggregate(self, server: Server, reports: Sequence[Report]) -> Server:
         """Return the server after a step, from the reports that it waited for: the weighted mean of all changes."""

@@ -53,7 +53,9 @@ def simulate(
         taken.append(step)
         if progress is not None:
             progress(step)
-    return FederatedOutcome(run.server, taken, run.participants.up_bytes, run.participants.down_bytes)
+    return FederatedOutcome(
+        run.rule.model(run.server), run.server, taken, run.participants.up_bytes, run.participants.down_bytes
+    )
 
 
 class _Run:
@@ -95,6 +97,8 @@ class _Run:
     def _in_rounds(self, count: int) -> Iterator[tuple[Step, Server]]:
         """Select, wait for enough reports or the deadline, and step, round after round."""
         for number in range(count):
+            if self.rule.is_finished(self.server):
+                return
             selected, needed = self.structure.wanted(self.rule.clients)
             chosen = self._select(number, selected, needed)
             received, begin = self.participants.publish(self.server), self.now
