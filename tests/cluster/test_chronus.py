@@ -205,7 +205,7 @@ def test_few_deadlines_are_missed_and_the_others_wait_less_than_first_in_first_o
     jobs = mix(seed, days=5.0)
 
     def tried(policy: Policy) -> tuple[float, float]:
-        outcome = replay(jobs, Cluster.uniform(12, 8), policy, Costs(30.0, 30.0, 30.0))
+        outcome = replay(jobs, Cluster.uniform(12, 8), policy, Costs(30.0, 30.0, doubling=30.0))
         due = np.array([job.deadline for job in outcome.jobs])
         bound = due < math.inf
         return float(np.mean(outcome.completed[bound] > due[bound] + 1e-6)), float(

@@ -88,6 +88,12 @@ def test_jobs_of_a_lost_host_go_on_from_their_last_checkpoint() -> None:
         assert outcome.restarts[0] == 1
 
 
+def test_a_start_takes_longer_for_more_workers() -> None:
+    costs = Costs(start=10.0, doubling=3.0)
+    outcome = replay(jobs((0.0, 1, 5.0), (0.0, 4, 5.0)), Cluster.uniform(2, 4), Fifo(), costs)
+    assert outcome.completed.tolist() == [15.0, 21.0]
+
+
 def test_a_host_that_comes_back_is_used() -> None:
     outcome = replay(
         jobs((0, 1, 10)), Cluster.uniform(1, 1), Fifo(), Costs(checkpoint_every=1.0), [Outage(0, 4.0, 6.0)]

@@ -36,15 +36,15 @@ class Costs:
 
     - `start`: a job's first start.
     - `restart`: a later one, on other GPUs or after a preemption: saving, loading and starting together.
-    - `doubling`: what either takes more for each doubling of a job's workers.
     - `checkpoint_every`: the seconds of computing between checkpoints, of which those since the last are lost with a
       host; 0: a job that loses a host begins where it was started last.
+    - `doubling`: what a start takes more for each doubling of a job's workers.
     """
 
     start: float = 0.0
     restart: float = 0.0
-    doubling: float = 0.0
     checkpoint_every: float = 0.0
+    doubling: float = 0.0
 
 
 @dataclass(frozen=True)
