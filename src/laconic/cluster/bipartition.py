@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 def bipartition(weights: NDArray[np.float64], nodes: Sequence[int], first: int) -> tuple[list[int], list[int]]:
     """Return two parts of some nodes, of which the first has so many, with little weight between them: the heuristic of
     Fiduccia and Mattheyses. In a pass every node is moved once, to and fro, so that sizes differ by one at most while
-    the best is sought; the best state of a pass begins the next, until none is better.
+    the best is sought; the best state of a pass begins the next, until none is better. Then single swaps are tried: a
+    pass moves nodes one after the other, and may miss the pair whose exchange is best.
 
     - `weights`: of edges, a symmetric matrix.
     - `nodes`: the nodes to split.
@@ -35,9 +36,25 @@ def bipartition(weights: NDArray[np.float64], nodes: Sequence[int], first: int) 
             if (value := _cut(weights, among, trial)) < found - 1e-12:
                 found, state = value, trial.copy()
         if found >= best:
+            found, state = _best_swap(weights, among, inside)
+        if found >= best - 1e-12:
             break
         best, inside = found, state
     return [node for node in among if inside[node]], [node for node in among if not inside[node]]
+
+
+def _best_swap(
+    weights: NDArray[np.float64], among: list[int], inside: NDArray[np.bool_]
+) -> tuple[float, NDArray[np.bool_]]:
+    """Return the lightest cut that the exchange of two nodes leads to."""
+    found = []
+    for a in (node for node in among if inside[node]):
+        for b in (node for node in among if not inside[node]):
+            state = inside.copy()
+            state[a], state[b] = False, True
+            found.append((_cut(weights, among, state), a, b, state))
+    value, _, _, state = min(found, key=lambda one: one[:3])
+    return value, state
 
 
 def _cut(weights: NDArray[np.float64], among: list[int], inside: NDArray[np.bool_]) -> float:
