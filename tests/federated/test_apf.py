@@ -147,17 +147,3 @@ def test_nothing_rests_for_longer_than_was_drawn() -> None:
 def test_clients_that_miss_rounds_are_refused() -> None:
     with pytest.raises(StrategyError, match="write apf"):
         simulate(digits(8), Population(iid(400, 10)), "apf(clients=5)", 1, rate=0.1)
-
-
-@pytest.mark.long
-@pytest.mark.technique("apf", check=3)
-@pytest.mark.parametrize("seed", [0, 1])
-def test_apf_saves_bytes_at_the_same_accuracy(seed: int) -> None:
-    clients = Population(iid(1437, 10, seed))
-    plain, frozen = (
-        simulate(digits(), clients, text, 200, rate=0.1, seed=seed, evaluate_every=200)
-        for text in ("fedavg(10, epochs=2)", "apf(10, epochs=2)")
-    )
-    assert frozen.up_bytes.sum() < 0.6 * plain.up_bytes.sum()
-    accuracies = [run.steps[-1].scores["accuracy"] for run in (plain, frozen)]
-    assert accuracies[1] >= accuracies[0] - 0.005
