@@ -10,14 +10,12 @@ import torch
 from torch import optim
 
 from laconic.architecture.base import Architecture
+from laconic.architecture.compression_alone import downward_compressor
 from laconic.architecture.server.client import ServerClient
 from laconic.architecture.server.sharding import Range, even, hashed, whole
 from laconic.claims import EveryRankEndsWithTheSum, WireFactor
 from laconic.compression.base import Compressor
-from laconic.compression.optional import has_memory
-from laconic.errors import StrategyError
 from laconic.registry import knob, technique
-from laconic.strategy import Sentence, Strategy
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Communication, Gather, GatherRagged, Meets, Reduce, Request
 
@@ -58,11 +56,7 @@ class ParameterServer(Architecture):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if (down := self.downward()) is not None and has_memory(down):
-            raise StrategyError(
-                f"ps(down={self.down}): the server remembers anyway what it has not sent to a reader; write a "
-                "compressor without a memory of its own, as topk"
-            )
+        self.downward()
 
     carries: ClassVar[tuple[type, ...] | None] = (Reduce, Gather, GatherRagged)
 
@@ -75,13 +69,7 @@ class ParameterServer(Architecture):
 
     def downward(self) -> Compressor | None:
         """Return the compressor of what is read, or None where `down` is none."""
-        if self.down == "none":
-            return None
-        strategy = Strategy.parse(self.down)
-        if not isinstance(strategy, Sentence) or str(Sentence(compression=strategy.compression)) != str(strategy):
-            raise StrategyError(f'ps(down={self.down}) is no compression alone; write bf16, int8 or "topk(0.01)"')
-        compressor: Compressor = strategy.compressor
-        return compressor
+        return None if self.down == "none" else downward_compressor("ps", self.down)
 
     def carry(self, request: Request, transport: Any) -> Communication[Any]:
         server: ServerClient = transport

@@ -24,7 +24,7 @@ class Loading:
 
     @property
     def work(self) -> float:
-        """The seconds of both."""
+        """The seconds of loading and of computing together."""
         return self.load + self.seconds
 
     def rate(self, done: float, grant: Grant, cluster: Cluster, beside: Sequence[Job]) -> Rate:

@@ -1,4 +1,4 @@
-"""Quotas of tenants."""
+"""How many GPUs belong to each tenant of a cluster."""
 
 from __future__ import annotations
 

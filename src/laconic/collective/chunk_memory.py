@@ -86,7 +86,7 @@ class PlainChunks:
             start += _length(place)
 
     def finish(self) -> None:
-        pass  # they are there
+        """Do nothing: chunks are written where they arrive."""
 
     def _span(self, chunks: Sequence[int]) -> slice | None:
         """Return where chunks lie that are neighbours in this order, or none."""
@@ -107,7 +107,8 @@ class CodedChunks:
 
     def __init__(self, vector: Tensor, coding: Coding, shares: Sequence[float] | np.ndarray) -> None:
         self._vector, self._coding = vector, coding
-        self._places, self._nbytes = coded_places(coding, shares), coded_bytes(coding, shares)
+        self._places = coded_places(coding, shares)
+        self._nbytes = [_message_bytes(coding, places) for places in self._places]
         self._messages: dict[int, Tensor] = {}  # of chunks that are what this decodes to, whatever the vector holds
 
     def read(self, message: Message, step: int) -> Tensor:
@@ -164,10 +165,12 @@ def coded_places(coding: Coding, shares: Sequence[float] | np.ndarray) -> list[t
 
 def coded_bytes(coding: Coding, shares: Sequence[float] | np.ndarray) -> list[int]:
     """Return the bytes of each chunk's message."""
-    return [
-        sum(code.nbytes(_length(p)) for code, p in zip(coding.codes, places, strict=True) if _length(p))
-        for places in coded_places(coding, shares)
-    ]
+    return [_message_bytes(coding, places) for places in coded_places(coding, shares)]
+
+
+def _message_bytes(coding: Coding, places: Sequence[slice]) -> int:
+    parts = zip(coding.codes, map(_length, places), strict=True)
+    return sum(code.nbytes(length) for code, length in parts if length)
 
 
 def _length(place: slice) -> int:

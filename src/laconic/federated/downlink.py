@@ -33,8 +33,7 @@ class Downlink:
         if self._plain:
             self._seen = dict(vectors)
         elif version > self._published:
-            first = not self._seen
-            if first:
+            if not self._seen:
                 self._seen = {name: vector.clone() for name, vector in vectors.items()}
                 self._sizes.append(self._whole)
             elif any(vector.numel() != self._seen[name].numel() for name, vector in vectors.items()):

@@ -17,6 +17,11 @@ Correct = Callable[[Tensor, Tensor], Tensor]
 """Returns the direction to descend in, from the gradient and the parameters at which it was taken."""
 
 
+def held_near(start: Tensor, mu: float) -> Correct:
+    """Return what adds to a gradient that of μ/2 ‖w − w_t‖², where w_t are the parameters at the start."""
+    return lambda gradient, at: gradient.add(at - start, alpha=mu)
+
+
 @dataclass(frozen=True)
 class Work:
     """How much a client trains.

@@ -6,12 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+from laconic.architecture.compression_alone import downward_compressor
 from laconic.compression.base import Compressor
-from laconic.compression.optional import has_memory
-from laconic.errors import StrategyError
 from laconic.knobs import Technique
 from laconic.registry import knob, technique
-from laconic.strategy import Sentence, Strategy
 
 
 @dataclass(frozen=True)
@@ -27,15 +25,11 @@ class Structure(Technique):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if has_memory(self.downward()):
-            raise StrategyError(
-                f"{self.name}(down={self.down}): the server remembers anyway what it has not sent; write a compressor "
-                "without a memory of its own, as topk"
-            )
+        self.downward()
 
     def downward(self) -> Compressor:
         """Return the compressor of what is sent down."""
-        return compressor_of(self.down)
+        return downward_compressor(self.name, self.down)
 
     def wanted(self, clients: int) -> tuple[int, int]:
         """Return how many clients are selected where so many reports are wanted, and how many reports a round needs."""
@@ -55,12 +49,3 @@ class OneServer(Structure):
     change of what clients have seen: the server remembers the rest, and a client that missed rounds gets their changes
     one after the other, or the whole model where that is shorter.
     """
-
-
-def compressor_of(chain: str) -> Compressor:
-    """Return the compressor that a chain of words describes."""
-    strategy = Strategy.parse(chain)
-    if not isinstance(strategy, Sentence) or str(Sentence(compression=strategy.compression)) != str(strategy):
-        raise StrategyError(f"{chain} is no compression alone; write none, int8 or topk(0.01)+ef")
-    compressor: Compressor = strategy.compressor
-    return compressor

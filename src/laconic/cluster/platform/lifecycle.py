@@ -13,7 +13,7 @@ from laconic.errors import ClusterError
 
 
 class Stage(StrEnum):
-    """Where a job is."""
+    """How far a job has come on the platform, from its submission to its end."""
 
     QUEUED = "queued"
     DEPLOYING = "deploying"
@@ -178,7 +178,7 @@ class Platform:
         return True
 
     def _deploy(self, name: str, fails: bool) -> bool:
-        """Deploy the next part."""
+        """Deploy a job's next part, and return whether anything was done; where it fails, all is to be undone."""
         record, parts = self.store[name], self.parts[name]
         part = ("volume", "network policy", "helper")[len(parts)] if len(parts) < 3 else f"learner {len(parts) - 3}"
         if part.startswith("learner") and not record.reserved and not self.free:

@@ -69,7 +69,7 @@ class Gandiva(Policy):
 
 
 class _Step:
-    """One decision."""
+    """A decision in the making: what one call of the policy changes about its groups of GPUs."""
 
     def __init__(self, policy: Gandiva, state: State, memory: Introspection) -> None:
         self._policy, self._state, self._memory = policy, state, memory

@@ -72,7 +72,7 @@ class Philly(Policy):
 
 
 class _Round:
-    """One decision."""
+    """A decision in the making: who starts and who is stopped in one call of the policy."""
 
     def __init__(self, policy: Philly, state: State, memory: Queues) -> None:
         self._policy, self._state, self._memory = policy, state, memory

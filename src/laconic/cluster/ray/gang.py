@@ -68,7 +68,7 @@ class Gang:
         return list(self._awaited)
 
     def take(self) -> None:
-        """Ask for the devices."""
+        """Ask Ray for the devices that the gang was granted."""
         self.stage = Stage.TAKING
         bundles = [nodes.device(self._cluster, slot) for slot in self.grant.slots]
         self._devices = placement_group(bundles, name=f"{self._name}/devices")

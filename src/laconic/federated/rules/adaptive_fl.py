@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -114,7 +115,7 @@ class AdaptiveFL(Rule):
         best: Tensor = server.kept["best"]
         return best
 
-    def _advised(self, reports: Sequence[Report], kept: dict[str, object]) -> int:
+    def _advised(self, reports: Sequence[Report], kept: dict[str, Any]) -> int:
         mean = weighted_mean(reports, "gradient")
         apart = [float((report.vectors["gradient"] - mean).norm()) for report in reports]
         total = sum(report.samples for report in reports)
@@ -126,15 +127,15 @@ class AdaptiveFL(Rule):
             return 1
         return best_steps(constants, reports[0].numbers["rate"], self.phi, slowest, rest, self.budget, most)
 
-    def _fitting(self, kept: dict[str, object]) -> int:
+    def _fitting(self, kept: dict[str, Any]) -> int:
         """Return so many of the advised steps as the budget has room for; none, where it has none for one."""
-        left, steps = self.budget - float(kept["spent"]), int(kept["steps"])  # type: ignore[arg-type, call-overload]
+        left, steps = self.budget - kept["spent"], kept["steps"]
         return next((n for n in range(steps, 0, -1) if _seconds(kept, n) <= left), 0)
 
 
-def _seconds(kept: dict[str, object], steps: int) -> float:
+def _seconds(kept: dict[str, Any], steps: int) -> float:
     """Return how long a round of so many steps takes, as the slowest client does."""
-    each: list[tuple[float, float]] = kept["each"]  # type: ignore[assignment]
+    each: list[tuple[float, float]] = kept["each"]
     return max(steps * step + rest for step, rest in each)
 
 

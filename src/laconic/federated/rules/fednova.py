@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from laconic.federated.client_memory import Memory
 from laconic.federated.layout import Vectors
-from laconic.federated.local import Local, Work
+from laconic.federated.local import Local, Work, held_near
 from laconic.federated.population import Population
 from laconic.federated.rule import Report, Rule, Sent, Server, weighted_sum
 from laconic.registry import knob, technique
@@ -33,11 +31,7 @@ class FedNova(Rule):
 
     def train(self, local: Local, received: Vectors, memory: Memory) -> Sent:
         start = received["parameters"]
-
-        def held(gradient: Tensor, at: Tensor) -> Tensor:
-            return gradient.add(at - start, alpha=self.mu)
-
-        done = local.descend(start, held if self.mu else None)
+        done = local.descend(start, held_near(start, self.mu) if self.mu else None)
         weight = accumulated(done.steps, local.work.rate, self.mu, self.momentum)
         return Sent({"change": (done.end - start) / weight}, {"weight": weight})
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from laconic.federated.client_memory import Memory
 from laconic.federated.layout import Vectors
-from laconic.federated.local import Local
+from laconic.federated.local import Local, held_near
 from laconic.federated.rule import Rule, Sent
 from laconic.registry import knob, technique
 
@@ -27,8 +25,4 @@ class FedProx(Rule):
 
     def train(self, local: Local, received: Vectors, memory: Memory) -> Sent:
         start = received["parameters"]
-
-        def held(gradient: Tensor, at: Tensor) -> Tensor:
-            return gradient.add(at - start, alpha=self.mu)
-
-        return Sent({"change": local.descend(start, held).end - start})
+        return Sent({"change": local.descend(start, held_near(start, self.mu)).end - start})
