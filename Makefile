@@ -4,8 +4,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 FRAMEWORKS := $(VENV)/.frameworks
+FLOWER := $(VENV)-flower/.ready
 
-.PHONY: setup lint test test-long test-frameworks test-all demo clean
+.PHONY: setup lint test test-long test-frameworks test-flower test-all demo clean
 
 setup: $(READY)
 
@@ -39,11 +40,22 @@ test-long: $(READY)
 test-frameworks: $(FRAMEWORKS)
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m long tests/integrations
 
-test-all: test test-long test-frameworks
+# Flower has an environment of its own, which sees the other one's packages behind what Flower pins.
+$(FLOWER): $(READY)
+	$(PYTHON) -m venv $(VENV)-flower
+	$(BIN)/python -c "import sysconfig; print('import site; site.addsitedir(%r)' % sysconfig.get_path('purelib'))" \
+		> $$($(VENV)-flower/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/shared.pth
+	$(VENV)-flower/bin/pip install --quiet 'flwr>=1.41,<1.43'
+	touch $(FLOWER)
+
+test-flower: $(FLOWER)
+	$(VENV)-flower/bin/python -m pytest tests/integrations/test_flower.py
+
+test-all: test test-long test-frameworks test-flower
 
 # Strategies side by side on 100 Mb/s, in a few minutes; virtual where network namespaces are not allowed.
 demo: $(READY)
 	$(BIN)/python bench/demo.py
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-flower build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

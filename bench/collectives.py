@@ -33,12 +33,10 @@ from rich.table import Table
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE)]
 
-from workers import STORE_PORT, end, report, reports_of, start  # noqa: E402
+from workers import PAYLOAD_SHARE, STORE_PORT, end, report, reports_of, start  # noqa: E402
 
 WORKERS, INSIDE = 4, 2
 RATE, FAST = 1e8, 1e9
-PAYLOAD_SHARE = 1448 / 1514
-"""The share of a full packet that is payload, headers of Ethernet, IP and TCP (with time stamps) taken off."""
 
 NETWORKS = {
     "equal": "4 workers at 100 Mb/s",

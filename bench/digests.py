@@ -213,6 +213,7 @@ hard_threshold+ef
 strom(0.01)+ef
 strom(0.01, index=golomb)+ef
 stc(0.01)+ef
+deep_residual(0.05)+ef
 sidco+ef
 sidco(fit=gamma, stages=2)+ef
 dgc(0.05)

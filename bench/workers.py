@@ -13,6 +13,8 @@ from typing import Any
 
 from laconic.launch.net import Namespace
 
+PAYLOAD_SHARE = 1448 / 1514
+"""The share of a full packet that is payload, headers of Ethernet, IP and TCP (with time stamps) taken off."""
 STORE_PORT = 29500
 """The port of the store in a shaped network: each network has its own ports, so one number is enough."""
 

@@ -21,6 +21,7 @@ from tests.real.pool import Pool
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before anybody imports Triton: its interpreter runs the bodies for GPUs
+torch.set_num_threads(1)  # as workers have, virtual ones too: the order of a product's sums depends on the threads
 
 ALONE = (
     "real",
@@ -88,15 +89,6 @@ def pool() -> Iterator[Pool]:
     made = Pool()
     yield made
     made.stop()
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """As workers have: more only wait for each other where tensors are short."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

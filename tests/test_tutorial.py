@@ -29,7 +29,7 @@ def test_the_page_builds_one_of_each_kind() -> None:
 
 @pytest.mark.parametrize("name", sorted(files()))
 def test_what_the_page_builds_keeps_what_it_declares(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_thread: None
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(registry.EXTENSIONS, "")

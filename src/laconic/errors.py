@@ -19,6 +19,10 @@ class ProgramError(LaconicError, ValueError):
     """A program of sends does not do what its collective says."""
 
 
+class PipelineError(LaconicError, ValueError):
+    """An order of a pipeline's tasks that is no training step, or that cannot be made for these sizes."""
+
+
 class ClusterError(LaconicError, ValueError):
     """A job, a cluster or a decision of a policy that cannot be."""
 

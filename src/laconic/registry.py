@@ -376,9 +376,9 @@ def load() -> None:
 
 @cache
 def load_rarely_written() -> None:
-    """Import, once, policies of clusters and rules of federated learning, which no sentence of a strategy names: where
-    somebody asks for them, or for all."""
-    for package in ("cluster", "federated"):
+    """Import, once, policies of clusters, rules of federated learning and schedules of pipelines, which no sentence of
+    a strategy names: where somebody asks for them, or for all."""
+    for package in ("cluster", "federated", "parallel"):
         _import_all(package)
 
 

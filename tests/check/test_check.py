@@ -38,7 +38,7 @@ LIES = {
 
 
 @pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.__name__)
-def test_a_lie_is_found(lie: type, one_thread: None) -> None:
+def test_a_lie_is_found(lie: type) -> None:
     made = lie()
     found = compressors.findings(made) if isinstance(made, Compressor) else check_word(Word.of(made), False).findings
     failed = [finding for finding in found if not finding.holds]
@@ -46,14 +46,14 @@ def test_a_lie_is_found(lie: type, one_thread: None) -> None:
     assert all(finding.counter_example for finding in failed)
 
 
-def test_the_counter_example_is_the_smallest(one_thread: None) -> None:
+def test_the_counter_example_is_the_smallest() -> None:
     (finding,) = look([compressors.exchanges_everything], lies.OddSizes())
     found = finding.counter_example
     assert found is not None and found.startswith("1 worker with normal values of shape [1] in float32: it raises")
     assert "lies.py" in found
 
 
-def test_nothing_is_found_in_what_keeps_its_word(one_thread: None) -> None:
+def test_nothing_is_found_in_what_keeps_its_word() -> None:
     assert all(finding.holds for finding in check_word(Word.of(lies.Honest()), real=False).findings)
 
 
@@ -62,18 +62,18 @@ def test_nothing_is_found_in_what_keeps_its_word(one_thread: None) -> None:
     "text",
     ["qsgd", "topk(0.1)", "power_sgd", "ef", "two_hop", "local(3)", "diloco(3)", "mg_wfbp", "dear", "dpsgd", "ps"],
 )
-def test_words_of_this_library_keep_theirs(text: str, one_thread: None) -> None:
+def test_words_of_this_library_keep_theirs(text: str) -> None:
     (checked,) = check(text, real=False)
     assert [finding for finding in checked.findings if not finding.holds] == []
 
 
 @pytest.mark.long
-def test_processes_are_compared_with_virtual_workers(one_thread: None) -> None:
+def test_processes_are_compared_with_virtual_workers() -> None:
     (checked,) = check("scaled_sign", real=True)
     assert any("real processes" in finding.says and finding.holds for finding in checked.findings)
 
 
-def test_the_command_says_what_fails_and_ends_with_one(tmp_path: Path, one_thread: None) -> None:
+def test_the_command_says_what_fails_and_ends_with_one(tmp_path: Path) -> None:
     file = tmp_path / "mine_for_check.py"
     file.write_text(
         "from dataclasses import dataclass\n"

@@ -201,7 +201,7 @@ def bytes_to_target(strategy: str, seed: int, target: float = 0.2, steps: int = 
 
 @pytest.mark.long
 @pytest.mark.technique("iteration_ratio", check=2)
-def test_bytes_to_a_target_are_near_those_of_the_best_fixed_ratio(one_thread: None) -> None:
+def test_bytes_to_a_target_are_near_those_of_the_best_fixed_ratio() -> None:
     """Over six seeds together, which even out what rounding does to a single one. With momentum the smallest fixed
     ratio never gets there, and the bytes of the largest are many times the best one's."""
 

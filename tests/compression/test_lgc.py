@@ -21,7 +21,6 @@ from tests.sync.digits import data, sgd, trained
 from tests.virtual.test_equivalence import Net, train_among, two_of
 
 WORKERS = 4
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def heavy(step: int, dtype: torch.dtype = torch.float32, workers: int = WORKERS) -> list[Tensor]:

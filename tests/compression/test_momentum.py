@@ -107,7 +107,7 @@ def test_gaps_lose_nothing_and_take_six_bytes(places: list[int]) -> None:
 
 @pytest.mark.technique("dgc", check=3)
 @pytest.mark.long
-def test_dgc_is_within_a_point_of_momentum_sgd_with_fifty_times_fewer_bytes(one_thread: None) -> None:
+def test_dgc_is_within_a_point_of_momentum_sgd_with_fifty_times_fewer_bytes() -> None:
     """In the mean over five seeds: a single one is up to two points away in either direction."""
     make = lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)  # noqa: E731
     accuracies = {"bsp": 0.0, "dgc(ratio=0.005, warmup=60)": 0.0}

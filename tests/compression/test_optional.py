@@ -98,6 +98,9 @@ class Everything(Compressor):
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
         return 1000 * spec.numel + size
 
+    def ring_bits(self, size: int) -> int:
+        return 20 + size
+
     def prices(self, spec: TensorSpec, size: int) -> tuple[tuple[Meets, int], ...]:
         return ("ring", 1000 * spec.numel), ("gather", size)
 

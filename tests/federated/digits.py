@@ -4,33 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
-import torch
-from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from laconic.federated.partition import Shards
 from laconic.federated.population import Population
-from laconic.federated.task import Classification
+from laconic.federated.tasks import digits
 
-TEST = 360
-"""Samples that no client has."""
-
-
-@cache
-def digits(hidden: int = 32) -> Classification:
-    """Return the task of telling digits apart, by a network of one hidden layer."""
-    data = load_digits()
-    order = np.random.default_rng(0).permutation(len(data.target))
-    inputs = torch.tensor(data.data[order] / 16.0, dtype=torch.float32)
-    labels = torch.tensor(data.target[order])
-
-    def make() -> nn.Module:
-        return nn.Sequential(nn.Linear(64, hidden), nn.ReLU(), nn.Linear(hidden, 10))
-
-    return Classification(make, inputs[:-TEST], labels[:-TEST], inputs[-TEST:], labels[-TEST:])
+__all__ = ["Quadratics", "among_quadratics", "digits"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,14 +12,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from laconic.errors import LaconicError, StrategyError
+from laconic.compression.base import Compressor
+from laconic.compression.none import Identity
+from laconic.compression.stochastic_levels import QSGD
+from laconic.errors import ContractError, LaconicError, StrategyError
 from laconic.federated.client_memory import InMemory, Memory, OnDisk
 from laconic.federated.layout import Vectors
-from laconic.federated.local import Local
+from laconic.federated.local import Local, Trainer, Work
+from laconic.federated.messages import Wire
 from laconic.federated.partition import Shards, by_label, by_quantity, dirichlet, iid, natural
 from laconic.federated.population import Daily, Population, Trace
-from laconic.federated.rule import Sent
+from laconic.federated.rule import Report, Sent, Server
 from laconic.federated.rules.fedavg import FedAvg
+from laconic.federated.rules.fedbuff import FedBuff
 from laconic.federated.simulate import simulate
 from laconic.federated.strategy import FederatedStrategy
 from tests.federated.digits import Quadratics, among_quadratics, digits
@@ -149,7 +155,7 @@ def test_what_is_sent_down_can_be_compressed_and_missed_rounds_are_caught_up() -
     )
     message = (small.down_bytes[0] - SIZE) / 2
     assert 0.05 * SIZE < message < 0.15 * SIZE and (small.down_bytes == small.down_bytes[0]).all()
-    last, expected = {}, np.zeros(10)
+    last, expected = dict[int, int](), np.zeros(10)
     for number, step in enumerate(outcome.steps):
         for client in step.clients:
             expected[client] += SIZE if client not in last else min(SIZE, (number - last[client]) * message)
@@ -202,3 +208,120 @@ def test_a_model_with_running_statistics_is_refused() -> None:
 def test_shards_that_do_not_fit_are_refused() -> None:
     with pytest.raises(LaconicError, match="follow one another"):
         Shards(np.arange(5), np.array([0, 3]))
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        Work(3, 8, 0.1),
+        Work(1, 0, 0.1),
+        Work(1, 8, 0.1, steps=7),
+        Work(2, 4, 0.1, drawn=9),
+        Work(1, 4, 0.1, steps=6, drawn=9),
+    ],
+)
+@pytest.mark.parametrize("held", [1, 8, 21])
+def test_steps_and_samples_are_those_that_are_counted(work: Work, held: int) -> None:
+    batches = list(work.batches(np.arange(100, 100 + held), np.random.default_rng(0)))
+    assert len(batches) == work.steps_made(held)
+    assert sum(map(len, batches)) == work.samples_used(held)
+    used = set(np.concatenate(batches).tolist())
+    assert len(used) <= min(held, work.drawn or held) and used <= set(range(100, 100 + held))
+
+
+def test_a_step_costs_time_beside_its_samples() -> None:
+    shards = iid(100, 2)
+    outcome = simulate(
+        digits(), Population(shards, 1e-3, 1e12, 1e12, step_seconds=[0.1, 0.2]), "fedavg(2, batch=20)", 1, rate=0.1
+    )
+    assert outcome.seconds == pytest.approx(50 * 1e-3 + 3 * 0.2, rel=1e-6)
+    with pytest.raises(LaconicError, match="at least zero"):
+        Population(shards, step_seconds=-1)
+
+
+@dataclass(frozen=True)
+class Masked(FedAvg):
+    """Clients send a mask beside their change, and are sent a part of the model."""
+
+    def share(self, server: Server, client: int, published: Vectors) -> Vectors:
+        return {"parameters": published["parameters"], "more": torch.full((client,), 1.0)}
+
+    def train(self, local: Local, received: Vectors, memory: Memory) -> Sent:
+        assert received["more"].numel() == local.client
+        mask = torch.arange(11) % (local.client + 2) == 0
+        return Sent(super().train(local, received, memory).vectors, {}, {"mask": mask})
+
+    def aggregate(self, server: Server, reports: Sequence[Report]) -> Server:
+        masks = {report.client: report.masks["mask"] for report in reports}
+        return replace(super().aggregate(server, reports), kept={"masks": masks})
+
+
+def test_masks_take_a_bit_for_each_scalar_and_clients_are_sent_their_part() -> None:
+    outcome = simulate(digits(), population(3), FederatedStrategy(Masked(clients=3)), 1, rate=0.1)
+    assert outcome.up_bytes.tolist() == [SIZE + 2] * 3
+    assert outcome.down_bytes.tolist() == [SIZE, SIZE + 4, SIZE + 8]
+    for client, mask in outcome.server.kept["masks"].items():
+        assert torch.equal(mask, torch.arange(11) % (client + 2) == 0)
+
+
+def test_a_mask_that_says_something_else_of_its_length_is_refused() -> None:
+    wire = Wire(Identity(), Trainer(digits(), 0).layout)
+    message, _ = wire.encode({}, {}, 0, 0, {}, {"mask": torch.ones(20, dtype=torch.bool)})
+    packed = message.masks["mask"][1]
+    for numel in (-1, 16, 25, 8 * SIZE):
+        with pytest.raises(ContractError, match="a bit for each"):
+            wire.masks(replace(message, masks={"mask": (numel, packed)}), 0)
+
+
+@dataclass(frozen=True)
+class Coarse(FedAvg):
+    """Client 1 sends its change in four bits, whatever the sentence says."""
+
+    def compressor(self, server: Server, client: int, written: Compressor) -> Compressor:
+        return QSGD() if client == 1 else written
+
+
+def test_a_client_may_encode_in_its_own_way() -> None:
+    strategies = FederatedStrategy(Coarse(clients=3)), FederatedStrategy(FedAvg(clients=3))
+    own, plain = (simulate(digits(), population(3), strategy, 1, rate=0.1) for strategy in strategies)
+    assert own.up_bytes[[0, 2]].tolist() == [SIZE] * 2 and own.up_bytes[1] < 0.15 * SIZE
+    apart = float((own.parameters - plain.parameters).abs().max())
+    assert 0 < apart < 0.1
+
+
+@dataclass(frozen=True)
+class Waiting(FedBuff):
+    """The server steps with two reports, then with three; who has reported waits for the step."""
+
+    waits = True
+
+    def reports(self, server: Server) -> int:
+        return 2 + server.version
+
+    def is_finished(self, server: Server) -> bool:
+        return server.version == 2
+
+
+def test_who_waits_for_a_step_begins_after_it() -> None:
+    """Four clients that take 1, 2, 3 and 4 seconds: the first reports at 1 and waits until 2."""
+    clients = Population(iid(400, 4), [0.01, 0.02, 0.03, 0.04], 1e12, 1e12)
+    outcome = simulate(digits(), clients, FederatedStrategy(Waiting(clients=4, at_work=4)), 9, rate=0.1)
+    assert [set(step.clients) - {1, 3} for step in outcome.steps] == [{0}, {0, 2}]
+    assert [len(step.clients) for step in outcome.steps] == [2, 3]
+    assert [step.seconds for step in outcome.steps] == pytest.approx([2.0, 4.0])
+
+
+def test_a_trace_tells_until_when_each_client_can_be_reached() -> None:
+    draw = np.random.default_rng(5)
+    counts = draw.integers(0, 9, 60)  # some clients are in no interval
+    starts = np.concatenate([[0], np.cumsum(counts)])
+    rows = [np.sort(draw.choice(1000, 2 * count, replace=False)).reshape(-1, 2) for count in counts]
+    trace = Trace(np.concatenate(rows).astype(float), starts)
+    for now in (0.0, 17.0, 250.0, 500.5, 999.0, 2000.0):
+        clients = draw.permutation(60)[:40]
+        expected = [max((end for begin, end in rows[c] if begin <= now), default=now) for c in clients]
+        assert trace.until(clients, now).tolist() == expected
+        later = [begin for row in rows for begin, _ in row if begin > now]
+        assert trace.next_change(now) == min(later, default=np.inf)
+    now = float(rows[int(np.argmax(counts))][0, 0])  # an interval has begun at its beginning
+    assert trace.until(np.array([np.argmax(counts)]), now)[0] == rows[int(np.argmax(counts))][0, 1]

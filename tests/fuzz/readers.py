@@ -26,11 +26,12 @@ from laconic.frontier.tables import tables
 from laconic.launch.net import state as network_state
 from laconic.launch.request import read_slowness, read_stragglers, read_target
 from laconic.liveness.detection import Lost
+from laconic.parallel.hybrid.runs import NONE
 from laconic.planner import runs as trainings
 from laconic.planner.iteration_models import IterationTable, iteration_inputs, iteration_table
 from laconic.planner.networks import links_of
 from laconic.planner.risk import TABLE, measured_losses, of_table
-from laconic.planner.validation import runs
+from laconic.planner.validation import runs, vtrain
 from laconic.planner.validation.claims import NCCL, POLLUX, PUBLISHED
 from laconic.planner.validation.sections import recompute
 from laconic.planner.values import Advice
@@ -336,6 +337,8 @@ def _published() -> Iterator[Subject]:
             lambda folder, section=section: all_as_json(recompute(folder, [section])),  # type: ignore[misc]
         )
     yield Subject("measured GPUs", _gpu_steps(), _gpus)
+    table = {str(vtrain.SINGLE): _gpu_steps()["vtrain/single_sample.csv"]}
+    yield Subject("vTrain's layouts", table, lambda folder: vtrain.read(folder / vtrain.SINGLE, NONE))
 
 
 def _gpus(folder: Path) -> object:

@@ -95,9 +95,11 @@ def test_nothing_that_runs_is_an_error_with_all_reasons(monkeypatch: pytest.Monk
 
 
 def test_names_of_sections_may_be_begun() -> None:
-    assert [named(text) for text in ("pub", "NCCL", "pol", "real")] == list(SECTIONS)
+    assert [named(text) for text in ("pub", "NCCL", "pol", "lar", "real")] == list(SECTIONS)
     for text in ("", "p", "x"):
-        with pytest.raises(LaconicError, match="write one of published step times, nccl, pollux, real runs"):
+        with pytest.raises(
+            LaconicError, match="write one of published step times, nccl, pollux, large models, real runs"
+        ):
             named(text)
 
 

@@ -90,7 +90,6 @@ def in_short(reduce: torch.dtype, ranks: int, steps: int, whole_root: bool) -> l
     return [p.detach().clone() for p in model.parameters()]
 
 
-@pytest.mark.usefixtures("one_thread")  # as a virtual worker: the order of a product's sums depends on the threads
 @pytest.mark.parametrize("whole_root", [False, True])
 @pytest.mark.parametrize("reduce", first_of([torch.bfloat16, torch.float16, torch.float32], 1))
 def test_mixed_precision_computes_and_adds_in_the_types_of_its_policy(reduce: torch.dtype, whole_root: bool) -> None:

@@ -19,7 +19,6 @@ from laconic.worker import Field
 from tests.sync import rounds
 
 RULE = AdaptiveRevision()
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def store_of(x: Tensor, alpha: float) -> Store:

@@ -40,6 +40,7 @@ def test_every_result_has_a_row_and_every_row_is_registered() -> None:
         "asynchrony_momentum",
         "alistarh_topk_theory",
         "c2c_ratio",
+        "llm_data_parallel_cost",
         "uniform_benchmark",
     }  # no rates
 

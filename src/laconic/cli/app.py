@@ -21,11 +21,13 @@ from laconic.cli import (
     data,
     doctor,
     explain,
+    federated,
     frontier,
     iteration,
     mixing,
     net,
     options,
+    pipeline,
     plan,
     profile,
     report,
@@ -70,7 +72,9 @@ iteration.register(app)
 bounds.register(app)
 mixing.register(app)
 collective.register(app)
+pipeline.register(app)
 cluster.register(app)
+federated.register(app)
 validate.register(app)
 data.register(app)
 report.register(app)

@@ -69,6 +69,14 @@ def plan(
             metavar="BUDGET", help="Then train the script with the best strategies for this time in all, as 5min."
         ),
     ] = None,
+    parallel: Annotated[
+        bool,
+        typer.Option(
+            "--parallel",
+            help="Search layouts of a transformer by name (gpt3-175b …): pipeline, tensor and data parallelism. "
+            "--network is then each host's, --batch that of all GPUs, --strategy one across data-parallel ranks.",
+        ),
+    ] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON, which `laconic report` reads too.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Measure again, whatever the cache holds.")] = False,
 ) -> None:
@@ -77,6 +85,23 @@ def plan(
     A script is profiled for a few steps (the profile is kept in a cache), compression is timed, every sensible strategy
     is priced and compared with tuned DDP with 16-bit gradients.
     """
+    if parallel:
+        from laconic.report.layouts import run as run_layouts
+
+        run_layouts(
+            subject,
+            json_,
+            gpus=workers,
+            network=network,
+            gpu=gpu,
+            latency=latency,
+            batch=batch,
+            gpu_memory=gpu_memory,
+            strategies=strategy or (),
+            top=top,
+        )
+        return
+
     from laconic.report.advice import run
 
     run(

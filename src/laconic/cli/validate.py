@@ -16,12 +16,15 @@ def register(app: typer.Typer) -> None:
 def validate(
     data: Annotated[
         Path | None,
-        typer.Option(envvar="LACONIC_DATA", help="Folder of published measurements: ddl-benchmarks/, nccl/, pollux/."),
+        typer.Option(
+            envvar="LACONIC_DATA", help="Folder of published measurements: ddl-benchmarks/, nccl/, pollux/, vtrain/."
+        ),
     ] = None,
     section: Annotated[
         list[str] | None,
         typer.Option(
-            help='Only this section: "published step times", "nccl", "pollux" or "real runs"; may be repeated.'
+            help='Only this section: "published step times", "nccl", "pollux", "large models" or "real runs"; '
+            "may be repeated."
         ),
     ] = None,
     network: Annotated[str | None, typer.Option(help="Only this network of the published step times.")] = None,
@@ -30,7 +33,8 @@ def validate(
     """Recompute the claimed accuracy of the cost models; report what was fitted and what other tools claim.
 
     Published step times of seven methods (arXiv 2005.13247), NCCL's collectives with sizes and GPU counts left out,
-    steps to a target with Pollux's batch sizes left out, and step times of real runs. Each network takes some seconds.
+    steps to a target with Pollux's batch sizes left out, iterations of large transformers, and step times of real
+    runs. Each network takes some seconds.
     """
     from laconic.planner.validation.claims import PUBLISHED, SECTIONS
     from laconic.planner.validation.sections import named, recompute

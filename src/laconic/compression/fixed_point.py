@@ -62,6 +62,9 @@ class FixedPoint(Compressor):
         mean, sent = total.double() * step / meet.size, words * step
         return Outcome(mean.view(x.shape).to(x.dtype), state, sent.view(x.shape).to(x.dtype))
 
+    def ring_bits(self, size: int) -> int | None:
+        return 32 if self.sum_bits == _WORD else _WORD + (size - 1).bit_length()
+
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
         return 4 * (-(-spec.numel // 2) if self.sum_bits == _WORD else spec.numel)
 

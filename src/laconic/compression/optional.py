@@ -163,6 +163,22 @@ def no_edge(compressor: Compressor) -> StrategyError:
 
 
 @runtime_checkable
+class SumsOfIntegers(Protocol):
+    """For compressors whose messages are whole numbers that are added, with a step that is known beforehand: so that
+    sums can be taken modulo a power of two, as secure aggregation does."""
+
+    def ring_bits(self, size: int) -> int | None:
+        """Return the bits in which each sum of `size` workers' numbers fits, or None if they are not added so."""
+        ...
+
+
+def ring_bits_of(compressor: Compressor, size: int) -> int | None:
+    """Return the bits in which each sum of `size` workers' whole numbers fits, or None where there are none."""
+    summing = implementation(compressor, SumsOfIntegers)
+    return None if summing is None else summing.ring_bits(size)
+
+
+@runtime_checkable
 class Casting(Protocol):
     """For compressors that only cast to a shorter format, which can also be used in a message to a single worker."""
 

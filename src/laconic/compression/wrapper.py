@@ -26,6 +26,7 @@ from laconic.compression.optional import (
     no_edge,
     prices_of,
     refusal_of_memory,
+    ring_bits_of,
     settling_of,
     spread_of,
     takes_factors_of,
@@ -141,6 +142,9 @@ class Wrapper(Compressor):
     @property
     def takes_factors(self) -> bool:
         return takes_factors_of(self.inner)
+
+    def ring_bits(self, size: int) -> int | None:
+        return ring_bits_of(self.inner, size)
 
     @property
     def wire(self) -> torch.dtype | None:

@@ -15,6 +15,11 @@ Vectors = Mapping[str, Tensor]
 """Flat float32 vectors by their names: a model's parameters, a client's change, a control variate."""
 
 
+def lengths(vectors: Vectors) -> dict[str, int]:
+    """Return how long each vector is."""
+    return {name: vector.numel() for name, vector in vectors.items()}
+
+
 @dataclass(frozen=True)
 class Layout:
     """The tensors of a model in one flat float32 vector, one behind another."""

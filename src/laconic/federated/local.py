@@ -31,6 +31,7 @@ class Work:
     - `rate`: the learning rate.
     - `momentum`: what share of the last direction is added to the next.
     - `steps`: the number of steps, in place of epochs.
+    - `drawn`: how many of its samples, drawn at random, it trains on; all of them, if that is not given.
     """
 
     epochs: int
@@ -38,19 +39,30 @@ class Work:
     rate: float
     momentum: float = 0.0
     steps: int | None = None
+    drawn: int | None = None
 
     def samples_used(self, held: int) -> int:
         """Return how many samples are used, each counted as often as it is, of so many that are held."""
+        held = held if self.drawn is None else min(held, self.drawn)
         if self.steps is None:
             return self.epochs * held
         size = self.batch or held
         whole, rest = divmod(self.steps, -(-held // size))
         return whole * held + min(rest * size, held)
 
+    def steps_made(self, held: int) -> int:
+        """Return how many steps are made, with so many samples held."""
+        if self.steps is not None:
+            return self.steps
+        held = held if self.drawn is None else min(held, self.drawn)
+        return self.epochs * -(-held // (self.batch or held))
+
     def batches(self, samples: Integers, draw: np.random.Generator) -> Iterator[Integers]:
         """Return the samples of each step."""
+        steps = self.steps_made(len(samples))
+        if self.drawn is not None and self.drawn < len(samples):
+            samples = draw.choice(samples, self.drawn, replace=False)
         size = self.batch or len(samples)
-        steps = self.epochs * -(-len(samples) // size) if self.steps is None else self.steps
         while steps > 0:
             shuffled = draw.permutation(samples)
             for start in range(0, min(len(shuffled), steps * size), size):
@@ -129,13 +141,14 @@ class Trainer:
 
 @dataclass(frozen=True, eq=False)
 class Local:
-    """One client at work in one round, as its rule sees it."""
+    """One client at work in one round, as its rule sees it; `version` is that of the model it was sent."""
 
     trainer: Trainer
     client: int
     samples: Integers
     work: Work
     draw: np.random.Generator
+    version: int = 0
 
     def descend(
         self, start: Tensor, correct: Correct | None = None, settle: Callable[[Tensor], None] | None = None

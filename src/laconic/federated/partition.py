@@ -42,6 +42,14 @@ class Shards:
         starts = np.concatenate([[0], np.cumsum([len(part) for part in arrays])]).astype(np.int64)
         return cls(np.concatenate([np.empty(0, dtype=np.int64), *arrays]), starts)
 
+    def without(self, samples: ArrayLike) -> Shards:
+        """Return what is left to every client once these samples are deleted; a client that is left none is refused."""
+        kept = [part[~np.isin(part, np.asarray(samples))] for part in map(self.__getitem__, range(len(self)))]
+        empty = [client for client, part in enumerate(kept) if not len(part) and len(self[client])]
+        if empty:
+            raise LaconicError(f"client {empty[0]} would be left without a sample: leave the client out instead")
+        return Shards.of(kept)
+
     def counts(self, labels: ArrayLike) -> NDArray[np.int64]:
         """Return how many samples of each label (a column) every client (a row) holds."""
         of_sample = np.asarray(labels, dtype=np.int64)[self.order]
@@ -49,6 +57,13 @@ class Shards:
         table = np.zeros((len(self), int(of_sample.max(initial=0)) + 1), dtype=np.int64)
         np.add.at(table, (client, of_sample), 1)
         return table
+
+
+def alike(clients: int, samples_each: int) -> Shards:
+    """Return clients that hold so many samples each, which are one and the same: for plans, where nobody looks at
+    them."""
+    starts = np.arange(clients + 1, dtype=np.int64) * samples_each
+    return Shards(np.broadcast_to(np.zeros(1, dtype=np.int64), (int(starts[-1]),)), starts)
 
 
 def iid(samples: int, clients: int, seed: int = 0) -> Shards:

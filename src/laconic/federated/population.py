@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -70,17 +71,24 @@ class Trace:
     starts: Integers
 
     def until(self, clients: Integers, now: float) -> Floats:
+        low, high = self.starts[clients], self.starts[np.asarray(clients) + 1]
+        first = low
+        while (open_ := low < high).any():  # a binary search of all clients together, for the first that begins later
+            middle = (low + high) // 2
+            begun = open_ & (self.intervals[np.minimum(middle, len(self.intervals) - 1), 0] <= now)
+            low, high = np.where(begun, middle + 1, low), np.where(open_ & ~begun, middle, high)
         ends = np.full(len(clients), now)
-        for place, client in enumerate(clients):
-            rows = self.intervals[self.starts[client] : self.starts[client + 1]]
-            at = int(np.searchsorted(rows[:, 0], now, side="right")) - 1
-            if at >= 0:
-                ends[place] = rows[at, 1]
+        some = low > first
+        ends[some] = self.intervals[low[some] - 1, 1]
         return ends
 
     def next_change(self, now: float) -> float:
-        later = self.intervals[self.intervals[:, 0] > now, 0]
-        return float(later.min()) if len(later) else np.inf
+        later = int(np.searchsorted(self._begins, now, side="right"))
+        return float(self._begins[later]) if later < len(self._begins) else np.inf
+
+    @cached_property
+    def _begins(self) -> Floats:
+        return np.sort(self.intervals[:, 0])
 
 
 def _each(values: ArrayLike, clients: int, what: str) -> Floats:
@@ -96,6 +104,7 @@ class Population:
 
     - `shards`: the samples of each.
     - `sample_seconds`: how long each trains on one sample; a number for all, or one for each.
+    - `step_seconds`: how long each step takes beside its samples, so that larger batches are faster.
     - `up_bits`, `down_bits`: the bits per second that each sends and receives.
     - `availability`: when each can be reached.
     - `lost`: the probability that a client which was selected vanishes before it has reported.
@@ -107,10 +116,15 @@ class Population:
     down_bits: ArrayLike = 1e7
     availability: Availability = field(default_factory=Always)
     lost: float = 0.0
+    step_seconds: ArrayLike = 0.0
 
     def __post_init__(self) -> None:
         for name, what in (("sample_seconds", "the time"), ("up_bits", "the rate"), ("down_bits", "the rate")):
             object.__setattr__(self, name, _each(getattr(self, name), len(self.shards), what))
+        beside = np.broadcast_to(np.asarray(self.step_seconds, dtype=np.float64), (len(self.shards),))
+        if (beside < 0).any():
+            raise LaconicError("the time of a client's step beside its samples is at least zero")
+        object.__setattr__(self, "step_seconds", beside)
         if not 0 <= self.lost < 1:
             raise LaconicError("the probability that a client is lost is at least 0 and below 1")
 
@@ -119,12 +133,16 @@ class Population:
 
     def reachable(self, now: float) -> Integers:
         """Return the clients that can be reached now and have data."""
-        everyone = np.flatnonzero(self.shards.sizes)
+        everyone = self._with_data
         return everyone[self.availability.until(everyone, now) > now]
 
-    def train_seconds(self, client: int, samples: float) -> float:
-        """Return how long a client trains on so many samples, each counted as often as it is used."""
-        return float(np.asarray(self.sample_seconds)[client] * samples)
+    @cached_property
+    def _with_data(self) -> Integers:
+        return np.flatnonzero(self.shards.sizes)
+
+    def train_seconds(self, client: int, samples: float, steps: float = 0) -> float:
+        """Return how long a client trains on so many samples, each counted as often as it is used, in so many steps."""
+        return float(np.asarray(self.sample_seconds)[client] * samples + np.asarray(self.step_seconds)[client] * steps)
 
     def send_seconds(self, client: int, nbytes: float, down: bool) -> float:
         """Return how long so many bytes take to a client, or from it."""

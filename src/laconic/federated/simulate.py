@@ -18,6 +18,7 @@ from laconic.federated.outcome import FederatedOutcome, Step
 from laconic.federated.participation import Flight, Participants
 from laconic.federated.population import Population
 from laconic.federated.rule import Server
+from laconic.federated.selection import draw_of_round, draw_of_start
 from laconic.federated.strategy import FederatedStrategy
 from laconic.federated.task import Task
 
@@ -74,20 +75,23 @@ class _Run:
         self.rule, self.structure = self.strategy.rule, self.strategy.structure
         self.population, self.seed, self.now = population, seed, 0.0
         self.trainer = Trainer(task, seed)
-        self.server = self.rule.init(self.trainer.start, population)
         layout = self.trainer.layout
+        setting = self.strategy.setting(layout)
+        self.server = self.rule.begin(self.trainer.start, population, setting)
         self.participants = Participants(
             self.rule,
             self.trainer,
             population,
-            Wire(self.strategy.compressor, layout, seed),
-            Downlink(Wire(self.structure.downward(), layout, seed), len(population)),
+            self.structure.wire(setting.up, layout, seed, population),
+            Downlink(Wire(setting.down, layout, seed), len(population)),
             memory,
             rate,
         )
 
     def steps(self, count: int) -> Iterator[tuple[Step, Server]]:
         """Make so many steps, one after the other."""
+        if self.rule.clustered:
+            return self._in_clusters(count)
         return self._as_they_come(count) if self.rule.asynchronous else self._in_rounds(count)
 
     def judged(self, step: Step, server: Server) -> Step:
@@ -99,15 +103,22 @@ class _Run:
         for number in range(count):
             if self.rule.is_finished(self.server):
                 return
-            selected, needed = self.structure.wanted(self.rule.clients)
+            wanted = self.rule.reports(self.server)
+            selected, needed = self.structure.wanted(wanted)
             chosen = self._select(number, selected, needed)
+            self.participants.begin(len(chosen))
             received, begin = self.participants.publish(self.server), self.now
             flights = [self.participants.start(int(c), self.server, received, begin, number) for c in chosen]
+            if self.rule.asks_first:
+                flights = self.participants.admitted(self.server, flights, begin + self.structure.deadline)
+            edges = self.structure.edges_of([f.client for f in flights], number, self.seed)
+            flights = self.participants.aggregated(flights, edges)
             came = sorted((f for f in flights if not f.lost), key=lambda f: (f.arrives, f.client))
             in_time = [f for f in came if f.arrives <= begin + self.structure.deadline]
-            taken = in_time[: self.rule.clients]
-            if len(taken) == self.rule.clients or len(in_time) == len(flights):
-                self.now = taken[-1].arrives
+            most = self.rule.takes(wanted, len(flights))
+            taken = in_time[:most]
+            if len(taken) == most or len(in_time) == len(flights):
+                self.now = taken[-1].arrives if taken else begin
             elif self.structure.deadline < np.inf:
                 self.now = begin + self.structure.deadline
             else:  # the server notices that the others are gone
@@ -121,7 +132,10 @@ class _Run:
         busy: set[int] = set()
         started, waiting, lost = 0, list[Flight](), list[Flight]()
         for _ in range(count):
-            while len(waiting) < self.rule.clients:
+            if self.rule.is_finished(self.server):
+                return
+            wanted = self.rule.reports(self.server)
+            while len(waiting) < wanted:
                 while len(busy) < min(self.rule.concurrency, len(self.population)):
                     client = self._next_client(started, busy)
                     flight = self.participants.start(
@@ -134,18 +148,46 @@ class _Run:
                     busy.add(client)
                     heapq.heappush(flying, (flight.arrives, started, flight))
                 self.now = flying[0][0]
-                while flying and flying[0][0] == self.now and len(waiting) < self.rule.clients:
+                while flying and flying[0][0] == self.now and len(waiting) < wanted:
                     flight = heapq.heappop(flying)[2]
-                    busy.discard(flight.client)
+                    if not self.rule.waits:
+                        busy.discard(flight.client)
+                    self.participants.keep(flight)
                     waiting.append(flight)
             yield self._step(waiting, [], [*waiting, *lost])
+            busy -= {flight.client for flight in waiting} if self.rule.waits else set()
             waiting, lost = [], []
+
+    def _in_clusters(self, count: int) -> Iterator[tuple[Step, Server]]:
+        """Let every cluster do rounds of its own, and step whenever one of them is through."""
+        nbytes = self.trainer.layout.nbytes
+        clusters = self.rule.clusters_of(self.population, nbytes)
+        ending: list[tuple[float, int, list[Flight]]] = []
+        for number in range(len(clusters) + count):
+            place = number
+            if number >= len(clusters):  # all are at work
+                self.now, place, flights = heapq.heappop(ending)
+                taken = [flight for flight in flights if not flight.lost]
+                yield self._step(taken, [], flights)
+            cluster, received = clusters[place], self.participants.publish(self.server)
+            sent = self.population.send_seconds(cluster.head, nbytes, down=True)
+            begin = self.now + sent
+            flights = [self.participants.start(c, self.server, received, begin, number) for c in cluster.clients]
+            came = max((flight.arrives for flight in flights if not flight.lost), default=begin)
+            up = self.population.send_seconds(cluster.head, nbytes, down=False)
+            heapq.heappush(ending, (came + up, place, flights))
 
     def _step(self, taken: Sequence[Flight], late: Sequence[Flight], flights: Sequence[Flight]) -> tuple[Step, Server]:
         """Let the server step with these reports, where there are any."""
+        reports, seconds = self.participants.collect(self.structure, taken, flights)
+        self.now += seconds
+        taken, late = (taken, late) if reports else ([], [*taken, *late])
+        if not self.rule.asynchronous:
+            for flight in taken:
+                self.participants.keep(flight)
         staleness = tuple(self.server.version - flight.version for flight in taken)
-        if taken:
-            self.server = self.rule.aggregate(self.server, [self.participants.take(flight) for flight in taken])
+        if reports or self.rule.steps_alone:
+            self.server = self.rule.aggregate(self.server, reports)
         step = Step(
             seconds=self.now,
             clients=tuple(flight.client for flight in taken),
@@ -167,8 +209,7 @@ class _Run:
                     f"{len(reachable)} clients can be reached, and no more will be; a round needs {needed} reports"
                 )
             self.now = later
-        draw = np.random.default_rng([self.seed, 0x5E1EC7, number])
-        return self.rule.select(self.server, reachable, selected, draw)
+        return self.rule.select(self.server, reachable, selected, draw_of_round(self.seed, number))
 
     def _next_client(self, number: int, busy: set[int]) -> int:
         """Return a client that is not at work, at random."""
@@ -176,5 +217,4 @@ class _Run:
         free = reachable[~np.isin(reachable, list(busy))]
         if not len(free):
             raise LaconicError("no further client can be reached; ask for fewer at a time (`concurrency`)")
-        draw = np.random.default_rng([self.seed, 0xA57C, number])
-        return int(self.rule.select(self.server, free, 1, draw)[0])
+        return int(self.rule.select(self.server, free, 1, draw_of_start(self.seed, number))[0])

@@ -6,12 +6,27 @@ from dataclasses import dataclass, field
 
 from laconic.compression.base import Compressor
 from laconic.errors import StrategyError
+from laconic.federated.layout import Layout
 from laconic.federated.rule import Rule
+from laconic.federated.setting import Setting
 from laconic.federated.structure import OneServer, Structure
 from laconic.language.grammar import parse_federated
 from laconic.language.word import FederatedWord, Word
 from laconic.strategy import Sentence
 from laconic.worker import Gather, GatherRagged, Reduce
+
+_VIRTUAL_HOOKS = (
+    "personal",
+    "asks_first",
+    "clustered",
+    "waits",
+    "steps_alone",
+    "share",
+    "compressor",
+    "reports",
+    "takes",
+)
+"""What a rule may change that only virtual clients follow."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +38,13 @@ class FederatedStrategy:
     structure: Structure = field(default_factory=OneServer)
 
     def __post_init__(self) -> None:
+        if objection := self.structure.objects(self.rule, self.compressor):
+            raise StrategyError(objection)
+        if (self.rule.asynchronous or self.rule.clustered) and not isinstance(self.structure, OneServer):
+            raise StrategyError(
+                f"aggregators are made for a round of all clients, and {self.rule.name} has none; "
+                f"write {self.rule.name} / {self.chain} / server"
+            )
         if any(request not in (Reduce, Gather, GatherRagged) for request in self.compressor.asks):
             raise StrategyError(
                 f"{self.chain} needs messages between clients, which only reach the server; write a compressor that is "
@@ -52,6 +74,22 @@ class FederatedStrategy:
         """The compressor of what clients send."""
         compressor: Compressor = Sentence(compression=self.compression).compressor
         return compressor
+
+    def setting(self, layout: Layout) -> Setting:
+        """Return what the rule is told of the sentence, for a model of these tensors."""
+        return Setting(layout, self.compressor, self.structure.downward())
+
+    @property
+    def simulated_only(self) -> str | None:
+        """Why this runs on virtual clients alone, or None where real ones carry it out as well: they know rounds and
+        single reports to one server, with the sentence's own compressor."""
+        hooks = [name for name in _VIRTUAL_HOOKS if getattr(type(self.rule), name) is not getattr(Rule, name)]
+        if hooks or not isinstance(self.structure, OneServer):
+            return (
+                f"{self} runs on virtual clients alone: real ones report one by one to one server, and are all sent "
+                "the same; write fedavg, fedprox, fednova, scaffold, fedopt or fedbuff with server"
+            )
+        return None
 
     @property
     def chain(self) -> str:

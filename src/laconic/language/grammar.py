@@ -35,7 +35,7 @@ from laconic.language.predicates import (
     StepCondition,
 )
 from laconic.language.tokenizer import Reader
-from laconic.language.word import FederatedWord, PolicyWord, Word
+from laconic.language.word import FederatedWord, PolicyWord, ScheduleWord, Word
 
 DEEPEST = 32
 """The number of levels to which strategies may be nested."""
@@ -69,13 +69,23 @@ def parse(text: str, shapes: Shapes, expanding: tuple[str, ...] = ()) -> Any:
 
 def parse_policy(text: str) -> Any:
     """Return the policy of a cluster that `text` describes: a word with arguments, such as `fifo(backfill=true)`."""
+    return _parse_alone(text, PolicyWord, "one policy, such as fifo(backfill=true)")
+
+
+def parse_schedule(text: str) -> Any:
+    """Return the schedule of a pipeline that `text` describes, such as `interleaved_1f1b(chunks=2)`."""
+    return _parse_alone(text, ScheduleWord, "one schedule, such as interleaved_1f1b(chunks=2)")
+
+
+def _parse_alone(text: str, kind: type[Word], such_as: str) -> Any:
+    """Return the technique of a word with arguments that stands alone."""
     reader = Reader(text)
     try:
         name = reader.advance().text
         positional, named = reader.arguments(name)
         if reader.token.kind != "end":
-            reader.refuse(f"{reader.token} cannot stand here; write one policy, such as fifo(backfill=true)")
-        return PolicyWord.of(name, *positional, **named).make()
+            reader.refuse(f"{reader.token} cannot stand here; write {such_as}")
+        return kind.of(name, *positional, **named).make()
     except StrategyError as error:
         raise StrategyError(f"{error} ({reader.where()})") from error.__cause__
 

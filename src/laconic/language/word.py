@@ -92,6 +92,12 @@ class PolicyWord(Word):
         super().__post_init__()
 
 
+class ScheduleWord(PolicyWord):
+    """A schedule of a pipeline with its arguments, which stands alone."""
+
+    axes = ("parallel",)
+
+
 class FederatedWord(PolicyWord):
     """A rule of federated learning, or how clients reach the server, with its arguments."""
 

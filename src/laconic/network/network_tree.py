@@ -79,6 +79,8 @@ class Network:
     - `measured`: times of collectives. Each alone takes its measured time; the part of it that delays others at the
       same time (on processors that all workers share) loads one more link, which all of them use.
     - `links`: the rates, in bits per second, of workers whose own link has another one, by worker.
+    - `pairs`: the rates, in bits per second, of pairs of workers between which there is a slower way, by pair (any
+      order), as across cities. Each direction of a pair's way is a link of its own beside those of the levels.
     - `trees`: all-reduces use double binary trees where these have fewer rounds than a ring.
     - `changes`: links whose rates change while virtual workers run, a `laconic.LinkChange` each; prices are those of
       the network as it begins.
@@ -91,6 +93,7 @@ class Network:
     links: Mapping[int, float] = field(default_factory=dict)
     trees: bool = False
     changes: tuple[LinkChange, ...] = ()
+    pairs: Mapping[tuple[int, int], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         sizes = [level.workers for level in self.levels]
@@ -103,6 +106,12 @@ class Network:
                 raise LaconicError(
                     f"a link of {rate:g} bit/s for worker {worker} makes no sense: workers are 0 to {self.size - 1}, "
                     f"rates positive and finite"
+                )
+        for (a, b), rate in self.pairs.items():
+            if a == b or not 0 <= min(a, b) <= max(a, b) < self.size or not 0 < rate < math.inf:
+                raise LaconicError(
+                    f"a way of {rate:g} bit/s between workers {a} and {b} makes no sense: they are two of 0 to "
+                    f"{self.size - 1}, and rates are positive and finite"
                 )
         if any(change.worker >= self.size for change in self.changes):
             raise LaconicError(f"the link of a worker changes that is none of 0 to {self.size - 1}")
@@ -131,8 +140,9 @@ class Network:
     def read(cls, size: int, table: Mapping[str, Any]) -> Network:
         """Read a network from a TOML table like `levels = [{workers = 1, bandwidth = "1Gbit", latency = "50us"}, …]`.
 
-        It may hold `links = {"3" = "100Mbit"}` for workers whose own link has another rate, and
-        `changes = [{at = "10s", worker = 3, bandwidth = "25Mbit"}]` for links that get another one later.
+        It may hold `links = {"3" = "100Mbit"}` for workers whose own link has another rate, `pairs = {"0-3" = "2Mbit"}`
+        for pairs with a slower way between them, and `changes = [{at = "10s", worker = 3, bandwidth = "25Mbit"}]` for
+        links that get another rate later.
         """
         levels = [
             Level(int(row.get("workers", 1)), bits_per_second(row["bandwidth"]), seconds(row.get("latency", 0)))
@@ -143,7 +153,8 @@ class Network:
             LinkChange(seconds(row["at"]), int(row["worker"]), bits_per_second(row["bandwidth"]))
             for row in table.get("changes", ())
         )
-        return cls(size, tuple(levels), int(table.get("lanes", 2)), links=links, changes=changes)
+        pairs = {_pair(text): bits_per_second(rate) for text, rate in table.get("pairs", {}).items()}
+        return cls(size, tuple(levels), int(table.get("lanes", 2)), links=links, changes=changes, pairs=pairs)
 
     @classmethod
     def from_profile(cls, profile: Profile, workers: int | None = None) -> Network:
@@ -162,7 +173,7 @@ class Network:
     def free(self) -> Network:
         """Return a network of the same shape on which communication takes no time."""
         levels = tuple(Level(level.workers, UNLIMITED_BITS_PER_SECOND) for level in self.levels)
-        return replace(self, levels=levels, measured=None, links={}, changes=())
+        return replace(self, levels=levels, measured=None, links={}, changes=(), pairs={})
 
     @property
     def host_size(self) -> int:
@@ -175,6 +186,7 @@ class Network:
         parts = [np.full(2 * -(-self.size // level.workers), level.bits_per_second / 8) for level in self.levels]
         for worker, rate in self.links.items():
             parts[0][2 * worker : 2 * worker + 2] = rate / 8
+        parts.append(np.repeat([rate / 8 for rate in self.pairs.values()], 2))
         return np.concatenate([*parts, [self._shared_rate]] if self.measured else parts)
 
     def fluid(self) -> Fluid:
@@ -246,7 +258,17 @@ class Network:
             table[:, 2 * column] = np.where(crosses, offset + 2 * up, -1)
             table[:, 2 * column + 1] = np.where(crosses, offset + 2 * down + 1, -1)
             latency[crosses] = level.latency_seconds
+        if self.pairs:
+            table = np.column_stack([table, self._pair_links[source, destination]])
         return Routes(table, latency)
+
+    @cached_property
+    def _pair_links(self) -> NDArray[np.int64]:
+        """The number of the link from one worker to another that a pair has for itself; -1: it has none."""
+        numbers, first = np.full((self.size, self.size), -1), sum(2 * -(-self.size // x.workers) for x in self.levels)
+        for k, (a, b) in enumerate(self.pairs):
+            numbers[a, b], numbers[b, a] = first + 2 * k, first + 2 * k + 1
+        return numbers
 
     def load(
         self, sources: ArrayLike, destinations: ArrayLike, nbytes: ArrayLike
@@ -256,3 +278,12 @@ class Network:
         totals = routes.load_bytes(np.asarray(nbytes, dtype=float), len(self.capacities))
         links = np.flatnonzero(totals)
         return links, totals[links], float(routes.latency_seconds.max(initial=0.0))
+
+
+def _pair(text: str) -> tuple[int, int]:
+    """Return the two workers that a text such as `0-3` names."""
+    try:
+        a, b = text.split("-")
+        return int(a), int(b)
+    except ValueError:
+        raise LaconicError(f"{text!r} names no pair of workers; write two numbers, as in 0-3") from None

@@ -106,7 +106,8 @@ class Deployment:
     def inside(self) -> tuple[Network, int]:
         """Return the network within one unit, and its number of workers."""
         size = self.workers // self.units
-        return replace(self.network, size=size, levels=self.network.levels[:-1], links={}, measured=None), size
+        levels = self.network.levels[:-1]
+        return replace(self.network, size=size, levels=levels, links={}, pairs={}, measured=None), size
 
     def between(self) -> tuple[Network, int]:
         """Return the network between units, and their number; the workers of a unit send at once and share its link."""
@@ -114,4 +115,4 @@ class Deployment:
         outer = self.network.levels[-1]
         rate = min(outer.bits_per_second / size, *(level.bits_per_second for level in self.network.levels[:-1]))
         level = Level(1, rate, outer.latency_seconds)
-        return replace(self.network, size=self.units, levels=(level,), links={}, measured=None), self.units
+        return replace(self.network, size=self.units, levels=(level,), links={}, pairs={}, measured=None), self.units

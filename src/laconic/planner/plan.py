@@ -81,7 +81,7 @@ def plan(
     the `line` to copy.
     """
     _check_counts(workers=(workers, 1), servers=(servers, 0), top=(top, 1))
-    given = None if gpu_memory is None else _read_memory(gpu_memory)
+    given = None if gpu_memory is None else read_memory(gpu_memory)
     described = network if isinstance(network, str) else f"given ({', '.join(map(_level, network.levels))})"
     source = subject_of(subject, arguments, workers, described, gpu, batch, net, fresh)
     links = _probed_links(source, workers) if network == PROBE else links_of(network, workers, source.gpu, latency)
@@ -151,7 +151,7 @@ def _worth_verifying(advice: Advice) -> list[str]:
     return [one.strategy for one in paying or advice.options]
 
 
-def _read_memory(text: str) -> float:
+def read_memory(text: str) -> float:
     """Return the bytes of a GPU's memory."""
     try:
         nbytes = float(read_number(text))

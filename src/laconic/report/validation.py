@@ -11,10 +11,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from laconic.planner.validation.claims import NCCL, POLLUX, PUBLISHED, RUNS
+from laconic.planner.validation.claims import LARGE, NCCL, POLLUX, PUBLISHED, RUNS
 from laconic.planner.validation.published_steps import GPUS, Cell
 from laconic.planner.validation.sections import Recomputed
 from laconic.planner.validation.step_times import Pair, Validation
+from laconic.report import validation_large as large
 from laconic.report import validation_sections as section
 from laconic.schedule.exchange_methods import METHODS
 
@@ -27,6 +28,7 @@ def show_all(found: Recomputed) -> None:
     parts = [
         (NCCL, found.nccl, section.nccl_table, section.nccl_lines),
         (POLLUX, found.pollux, section.pollux_table, section.pollux_lines),
+        (LARGE, found.large, large.large_table, large.large_lines),
         (RUNS, found.runs, section.runs_table, section.runs_lines),
     ]
     for name, part, table, lines in parts:
@@ -47,6 +49,8 @@ def all_as_json(found: Recomputed) -> str:
         values[NCCL] = section.nccl_values(found.nccl)
     if found.pollux is not None:
         values[POLLUX] = section.pollux_values(found.pollux)
+    if found.large is not None:
+        values[LARGE] = large.large_values(found.large)
     if found.runs is not None:
         values[RUNS] = section.runs_values(found.runs)
     basis = {name: section.basis_values(name) for name in values}

@@ -16,7 +16,7 @@ from laconic.sync.contexts import ServerContext
 from laconic.sync.server import ServerSync, bounded_staleness, take_over
 from laconic.sync.tensor_lists import copies, copy_into
 from laconic.values.cadence import Cadence
-from laconic.worker import Communication, Field
+from laconic.worker import Communication, Field, Handle
 
 
 @technique("ssp", aliases=["stale_synchronous"], paper="Ho et al., NIPS 2013", worth_trying=["ssp(3) / none"])
@@ -73,11 +73,13 @@ class SSP(ServerSync):
         before = copies(context.parameters)
         context.apply()
         changes = [after.detach() - x for after, x in zip(context.parameters, before, strict=True)]
+        copy_into(context.parameters, [x + u / context.group.size for x, u in zip(before, changes, strict=True)])
         pushed = context.server.push(changes, context.step, **self.extra_fields(state))
-        if (
-            int(state["stamp"]) >= context.server.clock - self.staleness
-        ):  # fresh enough: only this worker's own change is added
-            copy_into(context.parameters, [x + u / context.group.size for x, u in zip(before, changes, strict=True)])
+        return (yield from self.pull_if_stale(context, state, pushed))
+
+    def pull_if_stale(self, context: ServerContext, state: State, pushed: Handle) -> Communication[State]:
+        """Go on with the parameters as they are while they are fresh enough; otherwise wait, and pull the server's."""
+        if int(state["stamp"]) >= context.server.clock - self.staleness:
             return state
         (_, pulled) = yield [pushed, context.server.pull()]
         take_over(context, pulled)

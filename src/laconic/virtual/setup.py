@@ -58,7 +58,7 @@ class VirtualSetup:
 
 
 _KNOWN = {
-    "network": {"lanes", "levels", "links", "changes"},
+    "network": {"lanes", "levels", "links", "changes", "pairs"},
     "changes": {"at", "worker", "bandwidth"},
     "levels": {"workers", "bandwidth", "latency"},
     "compute": {"forward", "backward", "step", "slowness", "straggling", "trace", "seed", "profile"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 from laconic.federated.rule import Rule
 from laconic.registry import technique
@@ -17,3 +18,5 @@ class FedAvg(Rule):
     `fedavg(clients=10, epochs=5, batch=10)` is the paper's C, E and B. With `epochs=1, batch=0` every client does one
     step with all its samples: FedSGD. A client's optimizer keeps nothing between rounds.
     """
+
+    pools: ClassVar[Literal["no", "samples", "alike"]] = "samples"

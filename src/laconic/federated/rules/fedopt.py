@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -22,6 +23,8 @@ class FedOpt(Rule):
     correction of the first steps; v starts at τ². FedAvgM: m ← β₁ m + d, x ← x + η m. FedAdagrad takes β₁ = 0, whatever
     is said. Clients and bytes are FedAvg's.
     """
+
+    pools: ClassVar[Literal["no", "samples", "alike"]] = "samples"
 
     optimizer: str = knob("adam", choices=("adam", "yogi", "adagrad", "momentum"), doc="the server's optimizer")
     server_rate: float = knob(0.1, low=0.0, doc="η, the server's learning rate")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 from laconic.federated.client_memory import Memory
 from laconic.federated.layout import Vectors
@@ -20,6 +21,8 @@ class FedProx(Rule):
     The paper lets clients do as much work as they manage; a population's deadline and speeds decide that here. The
     server weighs by samples, as in FedAvg, where the paper samples clients by their size and averages evenly.
     """
+
+    pools: ClassVar[Literal["no", "samples", "alike"]] = "samples"
 
     mu: float = knob(0.01, low=0.0, doc="μ, how strongly clients are held near the model they were sent")
 

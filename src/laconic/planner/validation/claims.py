@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-PUBLISHED, NCCL, POLLUX, RUNS = "published step times", "nccl", "pollux", "real runs"
-SECTIONS = (PUBLISHED, NCCL, POLLUX, RUNS)
+PUBLISHED, NCCL, POLLUX = "published step times", "nccl", "pollux"
+LARGE, RUNS = "large models", "real runs"
+SECTIONS = (PUBLISHED, NCCL, POLLUX, LARGE, RUNS)
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,11 @@ _VTRAIN = Claim(
     "vTrain",
     "mean absolute error of iterations 8.37 % in one node, 14.73 % in several",
     "Bang et al., MICRO 2024; figures as its authors' institute gives them",
+)
+_CALCULON = Claim(
+    "Calculon",
+    "mean error of Megatron-LM's iterations on A100 3.65 %",
+    "Isaev et al., SC 2023, validation against published runs",
 )
 _ATLAHS = Claim(
     "ATLAHS",
@@ -86,6 +92,11 @@ BASES = {
         "two numbers for each target, to the steps of the other batch sizes",
         "the run that is left out: neither its progress nor its metric is read, but all runs set the target",
         (_POLLUX, _NOISE),
+    ),
+    LARGE: Basis(
+        "what each group of runs says, five constants at most (the model's form was chosen with these tables at hand)",
+        "models, layouts, numbers of GPUs",
+        (_CALCULON, _VTRAIN),
     ),
     RUNS: Basis(
         "nothing to these runs: predictions rest on profiles of the model and the links",

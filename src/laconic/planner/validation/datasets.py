@@ -10,7 +10,7 @@ from pathlib import Path
 
 from laconic.errors import LaconicError
 from laconic.files import exists
-from laconic.planner.validation.claims import NCCL, POLLUX, PUBLISHED
+from laconic.planner.validation.claims import LARGE, NCCL, POLLUX, PUBLISHED
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,11 @@ DATASETS = (
         f"`laconic validate --section {POLLUX}`, tests, bench/gpu_table.py",
     ),
     Dataset(
-        ("vtrain/single_sample.csv",),
-        "iteration times of GPTs on A100s of one machine",
+        ("vtrain/single_sample.csv", "vtrain/multi_sample.csv"),
+        "iteration times of GPTs on A100s of one host and of many, by layout",
         "https://github.com/VIA-Research/vTrain",
         "MIT",
-        "tests, bench/gpu_table.py",
+        f'`laconic validate --section "{LARGE}"`, tests, bench/gpu_table.py',
     ),
     Dataset(
         ("gavel/simulation_throughputs.json",),

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from laconic.errors import LaconicError
-from laconic.planner.validation import nccl, pollux, runs
+from laconic.planner.validation import large_models, nccl, pollux, runs
 from laconic.planner.validation import step_times as published
-from laconic.planner.validation.claims import NCCL, POLLUX, PUBLISHED, RUNS, SECTIONS
+from laconic.planner.validation.claims import LARGE, NCCL, POLLUX, PUBLISHED, RUNS, SECTIONS
+from laconic.planner.validation.large_models import LargeModels
 from laconic.planner.validation.nccl import SystemErrors
 from laconic.planner.validation.pollux import ModelErrors
 from laconic.planner.validation.published_steps import read
@@ -24,6 +25,7 @@ class Recomputed:
     published: tuple[Validation, ...] | None = None
     nccl: tuple[SystemErrors, ...] | None = None
     pollux: tuple[ModelErrors, ...] | None = None
+    large: LargeModels | None = None
     runs: RunErrors | None = None
     skipped: tuple[tuple[str, str], ...] = ()
 
@@ -51,12 +53,14 @@ def recompute(data: Path | None, names: Iterable[str] = SECTIONS, network: str |
     return Recomputed(**found, skipped=tuple(skipped))  # type: ignore[arg-type]
 
 
-_FIELDS = {PUBLISHED: "published", NCCL: "nccl", POLLUX: "pollux", RUNS: "runs"}
+_FIELDS = {PUBLISHED: "published", NCCL: "nccl", POLLUX: "pollux", LARGE: "large", RUNS: "runs"}
 
 
 def _section(name: str, data: Path | None, network: str | None) -> object:
     if name == RUNS:
         return runs.validate()
+    if name == LARGE:
+        return large_models.validate(data)
     if data is None:
         raise LaconicError(
             "set LACONIC_DATA (or --data) to the folder of published measurements (`laconic data` says which, and "

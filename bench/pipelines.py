@@ -1,0 +1,177 @@
+"""Pipelines of four processes on shaped networks: the time of a step beside its price.
+
+    python bench/pipelines.py                       # 100 Mb/s and 1 Gb/s; needs root, `ip` and `tc`
+    python bench/pipelines.py --repeats 15 --rates 1e8
+
+Computing is emulated by waits, so that four workers on fewer cores do not slow each other down. Schedules take turns in
+one run of the processes; the median of the repeats is shown, of the slowest rank each time. Prices come from the waits
+and the rates of the links, less what TCP and IP add to each packet; nothing is fitted. Beside them: what AQ-SGD at 4
+bits takes, after its first epoch, where messages take several times as long as computing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE)]
+
+from workers import PAYLOAD_SHARE, STORE_PORT, end, report, reports_of, start  # noqa: E402
+
+WORKERS, MICROBATCHES, SAMPLES = 4, 8, 4
+SCHEDULES = ("gpipe", "one_f_one_b", "interleaved_1f1b")
+FORWARD, BACKWARD, WIDTH = 0.040, 0.080, 65_536 // SAMPLES
+"""Seconds of a microbatch in the whole model, and the elements of a sample between stages: 256 KiB a microbatch."""
+QUICK_FORWARD, QUICK_BACKWARD = 0.010, 0.020
+"""The same where AQ-SGD is tried: messages of 100 Mb/s then take several times as long as computing."""
+
+
+def cases() -> dict[str, tuple[str, float, float, bool]]:
+    """Return what is tried: a schedule, the seconds of the whole model, and whether messages are compressed."""
+    found = {name: (name, FORWARD, BACKWARD, False) for name in SCHEDULES}
+    found["1F1B, 32 bits"] = ("one_f_one_b", QUICK_FORWARD, QUICK_BACKWARD, False)
+    found["1F1B, AQ-SGD at 4 bits"] = ("one_f_one_b", QUICK_FORWARD, QUICK_BACKWARD, True)
+    return found
+
+
+def costs_of(stages: int, forward: float, backward: float, nbytes: float) -> Any:
+    from laconic.parallel.pipeline.costs import StageCosts
+
+    return StageCosts.equal(stages, forward / stages, backward / stages, nbytes)
+
+
+# ------------------------------------------------------------------------------------------------ in a worker
+
+
+def work(todo: dict[str, Any]) -> None:
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+
+    from laconic.parallel.pipeline.aq_sgd import AqSgd
+    from laconic.parallel.pipeline.execute import PipelineDevice
+    from laconic.parallel.pipeline.schedule import named
+    from laconic.real.connect import connect
+
+    class Waits(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any, forward: float, backward: float) -> Any:
+            ctx.backward_seconds = backward
+            time.sleep(forward)
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Any) -> Any:
+            time.sleep(ctx.backward_seconds)
+            return gradient, None, None
+
+    class Part(nn.Module):
+        def __init__(self, forward: float, backward: float) -> None:
+            super().__init__()
+            self.scale, self.seconds = nn.Parameter(torch.ones(1)), (forward, backward)
+
+        def forward(self, x: Any) -> Any:
+            return Waits.apply(x, *self.seconds) * self.scale
+
+    worker = connect()
+    devices = {}
+    for name, (word, forward, backward, coded) in cases().items():
+        pipeline = named(word).pipeline(WORKERS, MICROBATCHES)
+        modules = {
+            s: Part(forward / pipeline.stages, backward / pipeline.stages) for s in pipeline.stages_of(worker.rank)
+        }
+        codes = AqSgd(4, 4).codes(pipeline.stages, worker.rank) if coded else {}
+        optimizers = {s: torch.optim.SGD(module.parameters(), 1e-6) for s, module in modules.items()}
+        devices[name] = PipelineDevice(pipeline, modules, optimizers, nn.functional.mse_loss, worker, codes=codes)
+    x = torch.randn(SAMPLES * MICROBATCHES, WIDTH)
+    for turn in range(todo["repeats"] + 2):
+        for name, device in devices.items():
+            dist.barrier()
+            begin, sent = time.perf_counter(), worker.ledger.sent_bytes()
+            device.step(x, x, list(range(len(x))))
+            spent = torch.tensor([time.perf_counter() - begin, worker.ledger.sent_bytes() - sent], dtype=torch.float64)
+            dist.all_reduce(spent, op=dist.ReduceOp.MAX)
+            if turn > 1:  # shapes are sent in the first step, and samples whole
+                report(name=name, seconds=float(spent[0]), sent=float(spent[1]))
+    report(end=True)
+    dist.barrier()
+
+
+# ------------------------------------------------------------------------------------------------ measurement
+
+
+def measured(rate: float, repeats: int) -> dict[str, list[tuple[float, float]]]:
+    """Return each case's seconds and the bytes of the device that sent most, for each step."""
+    from laconic.launch.net import shaped
+
+    found: dict[str, list[tuple[float, float]]] = {}
+    with tempfile.TemporaryDirectory() as folder, shaped(WORKERS, rate) as net:
+        store, started = (net.places[0].address, STORE_PORT), []
+        try:
+            for rank in range(WORKERS):
+                todo = {"repeats": repeats}
+                started.append(start(__file__, todo, rank, WORKERS, store, net.places[rank], Path(folder)))
+            for fact in reports_of(started, Path(folder)):
+                if "end" in fact:
+                    break
+                found.setdefault(fact["name"], []).append((fact["seconds"], fact["sent"]))
+        finally:
+            end(started)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rates", type=float, nargs="+", default=[1e8, 1e9], help="bits a second of each worker")
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--as-worker", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.as_worker:
+        work(json.loads(given.as_worker))
+        return
+    import torch
+
+    from laconic.network.network_tree import Network
+    from laconic.parallel.pipeline.aq_sgd import message_bytes
+    from laconic.parallel.pipeline.schedule import named
+    from laconic.parallel.pipeline.timeline import timeline
+
+    whole = 4.0 * SAMPLES * WIDTH
+    few = float(SAMPLES * message_bytes(torch.Size([WIDTH]), 4))
+    for rate in given.rates:
+        found = measured(rate, given.repeats)
+        table = Table("case", "measured", "spread", "priced", "measured over priced", "most sent")
+        table.title = f"{WORKERS} stages at {rate / 1e6:g} Mb/s, {MICROBATCHES} microbatches of {whole / 1e3:.0f} kB"
+        medians = {}
+        for name, (word, forward, backward, coded) in cases().items():
+            pipeline = named(word).pipeline(WORKERS, MICROBATCHES)
+            costs = costs_of(pipeline.stages, forward, backward, few if coded else whole)
+            priced = timeline(pipeline, costs, Network.flat(WORKERS, rate * PAYLOAD_SHARE)).seconds
+            seconds = sorted(spent for spent, _ in found[name])
+            medians[name] = statistics.median(seconds)
+            table.add_row(
+                name,
+                f"{medians[name] * 1e3:.1f} ms",
+                f"{seconds[0] * 1e3:.1f} to {seconds[-1] * 1e3:.1f}",
+                f"{priced * 1e3:.1f} ms",
+                f"{medians[name] / priced:.3f}",
+                f"{found[name][0][1] / 1e6:.2f} MB",
+            )
+        console = Console(width=max(120, Console().width))
+        console.print(table)
+        gain = medians["1F1B, 32 bits"] / medians["1F1B, AQ-SGD at 4 bits"]
+        console.print(f"AQ-SGD at 4 bits is {gain:.2f} times as fast as 32 bits.", highlight=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Secure aggregation: the server learns the sum of the clients' vectors and no single one. Unaudited; semi-honest."""

@@ -1,0 +1,1 @@
+"""Tensor parallelism: layers whose matrices are cut among devices."""
