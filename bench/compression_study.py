@@ -28,12 +28,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from laconic.planner.advise import CAPS, MIB
 from laconic.planner.autotune import PAYS
 from laconic.planner.codec_times import codecs_on
 from laconic.planner.deployment import Deployment
 from laconic.planner.networks import links_of
 from laconic.planner.price import Pricer
+from laconic.planner.priced_candidates import CAPS, MIB
 from laconic.profile.gpus import gpu, profile_of
 from laconic.profile.gpus.measured import held_out
 from laconic.profile.zoo import Tensor, bert, model

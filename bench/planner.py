@@ -21,11 +21,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from laconic.planner.advise import Preferences, advise
+from laconic.planner.advise import advise
 from laconic.planner.candidates import candidates
 from laconic.planner.codec_times import codecs_on
 from laconic.planner.deployment import Deployment
 from laconic.planner.networks import links_of
+from laconic.planner.preferences import Preferences
 from laconic.planner.price import Pricer
 from laconic.profile.gpus import gpu, profile_of
 

@@ -26,13 +26,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from laconic.network.network_tree import Network
-from laconic.planner.advise import CAPS, MIB
 from laconic.planner.autotune import PAYS
 from laconic.planner.candidates import chains
 from laconic.planner.codec_times import codecs_on
 from laconic.planner.deployment import Deployment
 from laconic.planner.networks import links_of
 from laconic.planner.price import Pricer
+from laconic.planner.priced_candidates import CAPS, MIB
 from laconic.profile.gpus import gpu, profile_of
 from laconic.values.profile import CodecTimes
 from laconic.values.tensor_spec import TensorSpec

@@ -9,12 +9,15 @@ import pytest
 from laconic.errors import StrategyError
 from laconic.network.network_tree import Level, Network
 from laconic.planner import risk
-from laconic.planner.advise import Preferences, _candidates_of, _one_of_each, advise, tuned_ddp
+from laconic.planner.advise import advise
 from laconic.planner.autotune import PAYS
 from laconic.planner.candidates import candidates, chains
 from laconic.planner.deployment import Deployment
+from laconic.planner.preferences import Preferences
 from laconic.planner.price import Pricer
+from laconic.planner.priced_candidates import candidates_of, tuned_ddp
 from laconic.planner.risk import training_of
+from laconic.planner.shown_candidates import one_of_each
 from laconic.planner.values import Advice, PlanError
 from laconic.strategy import Strategy
 from laconic.values.profile import CodecTimes, ModelTimes, Profile, Seconds, TensorTime
@@ -125,9 +128,9 @@ def test_of_an_unknown_technique_the_gentlest_setting_that_saves_most_is_shown()
     deployment = Deployment(CONVOLUTIONAL, Network.flat(4, 5e7, 1e-4), 4)
     pricer = Pricer(deployment)
     base = tuned_ddp(pricer, Preferences())
-    found = _candidates_of(pricer, [Strategy.parse(f"local({n})") for n in (2, 4, 8, 32, 128)], Preferences(), None)
+    found = candidates_of(pricer, [Strategy.parse(f"local({n})") for n in (2, 4, 8, 32, 128)], Preferences(), None)
     ranked = sorted(found, key=lambda candidate: candidate.amount)
-    (shown,) = _one_of_each(ranked, base)
+    (shown,) = one_of_each(ranked, base)
     saved = [base.candidate.amount - candidate.amount for candidate in ranked]
     harsher = ranked.index(shown)
     assert 0 < harsher < len(ranked) - 1
@@ -139,9 +142,9 @@ def test_of_settings_that_send_as_much_the_gentler_is_shown() -> None:
     pricer = Pricer(deployment)
     for order in ((2, 5), (5, 2)):
         asked = [Strategy.parse(f"ssp({bound}) / topk(0.01)+ef / ps(2)") for bound in order]
-        found = _candidates_of(pricer, asked, Preferences(), None)
+        found = candidates_of(pricer, asked, Preferences(), None)
         assert len({(candidate.amount, candidate.priced.sent_bytes) for candidate in found}) == 1
-        (shown,) = _one_of_each(found, tuned_ddp(pricer, Preferences()))
+        (shown,) = one_of_each(found, tuned_ddp(pricer, Preferences()))
         assert "ssp(2)" in str(shown.strategy)
 
 

@@ -13,12 +13,13 @@ from laconic import registry
 from laconic.architecture.ps import ParameterServer
 from laconic.compression.base import Compressor, Exchange, Outcome, State
 from laconic.network.network_tree import Level, Network
-from laconic.planner.advise import Preferences, advise
+from laconic.planner.advise import advise
 from laconic.planner.candidates import candidates, chains
 from laconic.planner.codec_times import nearest_timed
 from laconic.planner.deployment import Deployment
 from laconic.planner.guarantee import guarantee_of
 from laconic.planner.loss_budget import strategies_within
+from laconic.planner.preferences import Preferences
 from laconic.planner.price import Pricer
 from laconic.planner.risk import Training
 from laconic.planner.values import PlanError

@@ -9,12 +9,12 @@ from laconic.errors import LaconicError
 from laconic.frontier.methods import last_sentence, phases_of
 from laconic.frontier.shapes import Shape
 from laconic.network.network_tree import Network
-from laconic.planner.advise import BASELINE, CAPS, MIB
 from laconic.planner.certainty import step_errors
 from laconic.planner.codec_times import codecs_on
 from laconic.planner.deployment import Deployment
 from laconic.planner.networks import links_of
 from laconic.planner.price import Pricer, StepPrice
+from laconic.planner.priced_candidates import BASELINE, CAPS, MIB
 from laconic.strategy import Sentence, Strategy
 from laconic.units import write_rate
 

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 from laconic.errors import StrategyError
 from laconic.literals import read_number
 from laconic.network.network_tree import Level, Network
-from laconic.planner.advise import BASELINE, Preferences, advise
+from laconic.planner.advise import advise
 from laconic.planner.autotune import PAYS
 from laconic.planner.codec_times import codecs_on
 from laconic.planner.deployment import Deployment
 from laconic.planner.networks import PROBE, DescribedLinks, links_of
 from laconic.planner.predictive_length import predictive_length
+from laconic.planner.preferences import Preferences
+from laconic.planner.priced_candidates import BASELINE
 from laconic.planner.risk import training_of
 from laconic.planner.sources import Subject, subject_of
 from laconic.planner.values import Advice, Objective, PlanError
