@@ -13,8 +13,9 @@ from laconic.planner.certainty import step_errors
 from laconic.planner.codec_times import codecs_on
 from laconic.planner.deployment import Deployment
 from laconic.planner.networks import links_of
-from laconic.planner.price import Pricer, StepPrice
+from laconic.planner.price import Pricer
 from laconic.planner.priced_candidates import BASELINE, CAPS, MIB
+from laconic.planner.step_price import StepPrice
 from laconic.strategy import Sentence, Strategy
 from laconic.units import write_rate
 

@@ -15,11 +15,12 @@ from laconic.planner.certainty import error_range
 from laconic.planner.crossover import warnings_for
 from laconic.planner.deployment import Deployment
 from laconic.planner.preferences import Preferences
-from laconic.planner.price import Pricer, StepPrice
+from laconic.planner.price import Pricer
 from laconic.planner.priced_candidates import Baseline, Candidate, candidates_of, gain_over, tuned_ddp
 from laconic.planner.risk import Training, measured_strategies, training_of
 from laconic.planner.sharded import ShardedPricer, recommended, verdict_on
 from laconic.planner.shown_candidates import each_once, shown_of
+from laconic.planner.step_price import StepPrice
 from laconic.planner.values import Advice, Layer, Option, PlanError, ShardedOption
 from laconic.planner.verdict import verdict_of
 from laconic.strategy import Sentence, Strategy

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from laconic.planner.deployment import Deployment
-from laconic.planner.price import StepPrice
+from laconic.planner.step_price import StepPrice
 from laconic.planner.values import Objective, PlanError
 
 _IDLE_POWER = 0.3  # the power of a waiting worker as a share of a busy one's

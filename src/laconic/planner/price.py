@@ -7,20 +7,20 @@ once. What remains for each strategy is one iteration in closed form.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from laconic.architecture.base import Architecture
-from laconic.compression.base import Compressor
-from laconic.compression.optional import prices_of, wire_of
-from laconic.cost.closed_form import Iterated, Traffic, iterate
+from laconic.cost.closed_form import Traffic, iterate
 from laconic.cost.collectives import CollectiveCosts, TransferTimes, Vector
 from laconic.cost.plan_arrays import PlanArrays
 from laconic.network.network_tree import Network
 from laconic.planner.codec_times import nearest_timed
+from laconic.planner.compression_costs import CompressionCosts, compression_costs
 from laconic.planner.deployment import Deployment
+from laconic.planner.step_price import StepPrice, and_every, behind_steps, more, spread
 from laconic.planner.values import PlanError
 from laconic.runtime.tier_shards import sentences_shard
 from laconic.runtime.tiers import schedule_of
@@ -30,58 +30,8 @@ from laconic.values.cadence import Cadence
 from laconic.values.price import Price
 from laconic.values.profile import CodecTimes
 from laconic.values.timing import Timing
-from laconic.worker import Meets
 
 _NO_CODING = CodecTimes("", 0.0, 0.0, 0.0, 0.0)
-
-
-@dataclass(frozen=True)
-class StepPrice:
-    """The price of a step in the steady state, in the mean over steps with and without communication.
-
-    Its time is that of computing, of encoding and decoding with the Python around them, and of communication that
-    neither of them hides.
-    """
-
-    computing_seconds: float
-    coding_seconds: float
-    exposed_seconds: float
-    sent_bytes: float
-    iterated: Iterated | None = None
-    plan_arrays: PlanArrays | None = None
-
-    @property
-    def seconds(self) -> float:
-        return self.computing_seconds + self.coding_seconds + self.exposed_seconds
-
-
-@dataclass(frozen=True)
-class CompressionCosts:
-    """The costs of a chain of compressors on a model: times by tensor, and payload bytes by tensor.
-
-    `rounds` holds for each round the bytes by the way payloads meet (`reduce`, `gather` …); `dense_bytes` are those of
-    tensors that are not compressed. `times` are added for each bucket in which there are others.
-    """
-
-    dense_bytes: Vector
-    rounds: tuple[dict[Meets, Vector], ...]
-    encode_seconds: Vector
-    decode_seconds: Vector
-    dtype: str
-    accepted: Vector  # 1 for tensors that are compressed, 0 for the others
-    times: CodecTimes
-
-    def coding(self, plan_arrays: PlanArrays) -> tuple[Vector, Vector]:
-        """Return the seconds of encoding and of decoding each message."""
-        coded = plan_arrays.summed(self.accepted) > 0
-        encode = plan_arrays.summed(self.encode_seconds) + self.times.encode_seconds_per_bucket * coded
-        return encode, plan_arrays.summed(self.decode_seconds) + self.times.decode_seconds_per_bucket * coded
-
-    def divided(self, members: int) -> CompressionCosts:
-        """Return the costs where each of so many members has an equal share of every tensor."""
-        rounds = tuple({meets: nbytes / members for meets, nbytes in of.items()} for of in self.rounds)
-        times = (self.encode_seconds / members, self.decode_seconds / members)
-        return CompressionCosts(self.dense_bytes / members, rounds, *times, self.dtype, self.accepted, self.times)
 
 
 class Pricer:
@@ -133,9 +83,9 @@ class Pricer:
             return self._asynchronous(sentence, architecture, cadence)
         if not cadence.overlaps:
             alone = self._exchange_alone(sentence, architecture, self.collective_costs)
-            return _spread(deployment, _behind_steps(alone, cadence, deployment), cadence.period)
+            return spread(deployment, behind_steps(alone, cadence, deployment), cadence.period)
         once = self._every_step(sentence, architecture)
-        return once if cadence.period == 1 else _spread(deployment, once, cadence.period)
+        return once if cadence.period == 1 else spread(deployment, once, cadence.period)
 
     def _every_step(
         self, sentence: Sentence, architecture: Architecture, costs: CompressionCosts | None = None
@@ -198,7 +148,7 @@ class Pricer:
         sent = self._sent(near, inner.architecture.make(), inside.workers)
         once = self._iterated(first, plan_arrays, sent)
         if not cadence.overlaps:
-            return _and_every(cadence.period, once, self._exchange_alone(outer, far_architecture, between))
+            return and_every(cadence.period, once, self._exchange_alone(outer, far_architecture, between))
         far = self._of_chain(outer, between.workers)
         there: Sequence[TransferTimes] = first.rounds
         back: Sequence[TransferTimes] = ()
@@ -213,7 +163,7 @@ class Pricer:
             rounds=(*there, *second.rounds, *back),
         )
         together = self._iterated(both, plan_arrays, sent + self._sent(far, far_architecture, between.workers))
-        return together if cadence.period == 1 else _and_every(cadence.period, once, _more(together, once))
+        return together if cadence.period == 1 else and_every(cadence.period, once, more(together, once))
 
     def _iterated(self, traffic: Traffic, plan_arrays: PlanArrays, sent_bytes: float) -> StepPrice:
         deployment = self.deployment
@@ -234,34 +184,13 @@ class Pricer:
         return self._compression_costs[key]
 
     def _priced_chain(self, sentence: Sentence, size: int, per_tensor: bool = True) -> CompressionCosts:
-        compressor: Compressor = sentence.compressor
-        words = sentence.chain
-        times = _NO_CODING if words == "none" else self.codec_times(sentence)
-        tensors = self.deployment.tensors
-        accepted = [words != "none" and compressor.accepts(spec) for spec in tensors]
-        prices = [prices_of(compressor, s, size) if yes else () for s, yes in zip(tensors, accepted, strict=True)]
-        rounds: list[dict[Meets, Vector]] = [{} for _ in range(max(map(len, prices), default=0))]
-        for i, each in enumerate(prices):
-            for place, (meets, nbytes) in enumerate(each):
-                rounds[place].setdefault(meets, np.zeros(len(tensors)))[i] = nbytes
-        elements = np.array(
-            [spec.numel if yes else 0 for spec, yes in zip(tensors, accepted, strict=True)], dtype=float
-        )
-        some = np.array(accepted, dtype=float) * per_tensor
-        wire_dtype = wire_of(compressor)
-        return CompressionCosts(
-            np.array([0.0 if yes else spec.nbytes for spec, yes in zip(tensors, accepted, strict=True)]),
-            tuple(rounds),
-            times.encode_seconds_per_tensor * some + times.encode_seconds_per_element * elements,
-            times.decode_seconds_per_tensor * some + times.decode_seconds_per_element * elements,
-            "float32" if wire_dtype is None else str(wire_dtype).removeprefix("torch."),
-            np.array(accepted, dtype=float),
-            times,
-        )
+        return compression_costs(sentence, self.deployment.tensors, size, self.codec_times(sentence), per_tensor)
 
     def codec_times(self, sentence: Sentence) -> CodecTimes:
         """Return the times of encoding and decoding a chain: as measured, or those of the nearest that was."""
         known = self.deployment.codec_times
+        if sentence.chain == "none":
+            return _NO_CODING
         if sentence.chain in known:
             return known[sentence.chain]
         if sentence.chain in self.estimated:
@@ -421,41 +350,3 @@ def _rest(whole_seconds: float, others_seconds: float) -> float:
     """Return what the others leave of a time; less than a rounding error is nothing."""
     rest = whole_seconds - others_seconds
     return rest if rest > 1e-12 * whole_seconds else 0.0
-
-
-def _behind_steps(once: StepPrice, cadence: Cadence, deployment: Deployment) -> StepPrice:
-    """Return the price of an exchange whose parts are in flight while workers compute, and share the links."""
-    if not cadence.flight:
-        return once
-    step, parts = deployment.own_seconds(cadence.period), cadence.parts
-    late = parts * max(0.0, once.exposed_seconds / parts - cadence.flight * step)
-    return replace(once, exposed_seconds=max(late, once.exposed_seconds - cadence.period * step))
-
-
-def _spread(deployment: Deployment, once: StepPrice, period: int) -> StepPrice:
-    """Return the mean price of a step where an exchange follows computing every `period` steps."""
-    return StepPrice(
-        deployment.own_seconds(period),
-        once.coding_seconds / period,
-        once.exposed_seconds / period,
-        once.sent_bytes / period,
-    )
-
-
-def _and_every(period: int, once: StepPrice, more: StepPrice) -> StepPrice:
-    """Return the mean price of a step where every `period`-th costs more."""
-    return StepPrice(
-        once.computing_seconds + more.computing_seconds / period,
-        once.coding_seconds + more.coding_seconds / period,
-        once.exposed_seconds + more.exposed_seconds / period,
-        once.sent_bytes + more.sent_bytes / period,
-    )
-
-
-def _more(one: StepPrice, other: StepPrice) -> StepPrice:
-    return StepPrice(
-        one.computing_seconds - other.computing_seconds,
-        one.coding_seconds - other.coding_seconds,
-        one.exposed_seconds - other.exposed_seconds,
-        one.sent_bytes - other.sent_bytes,
-    )

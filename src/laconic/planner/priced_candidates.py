@@ -11,8 +11,9 @@ from laconic.planner.autotune import PAYS
 from laconic.planner.certainty import step_errors
 from laconic.planner.guarantee import is_sixteen_bits
 from laconic.planner.preferences import Preferences
-from laconic.planner.price import Pricer, StepPrice
+from laconic.planner.price import Pricer
 from laconic.planner.risk import Training, guarantee_of, mathematics_of, risk_of, training_of
+from laconic.planner.step_price import StepPrice
 from laconic.planner.values import Risk
 from laconic.schedule.wfbp import WFBP
 from laconic.strategy import Sentence, Strategy, Word

@@ -19,7 +19,8 @@ from laconic.cost.sharded_memory import GpuMemory, StateBytes, model_state
 from laconic.cost.sharded_step import Hop, ModuleStep, ShardedStep
 from laconic.planner.autotune import PAYS
 from laconic.planner.deployment import Deployment
-from laconic.planner.price import Pricer, StepPrice
+from laconic.planner.price import Pricer
+from laconic.planner.step_price import StepPrice
 from laconic.planner.values import ShardedOption
 from laconic.profile.gpus.memory import is_half
 from laconic.runtime.sharded.layout import ShardLayout

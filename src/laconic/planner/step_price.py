@@ -1,0 +1,68 @@
+"""The price of a step, and how prices of steps and exchanges are put together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from laconic.cost.closed_form import Iterated
+from laconic.cost.plan_arrays import PlanArrays
+from laconic.planner.deployment import Deployment
+from laconic.values.cadence import Cadence
+
+
+@dataclass(frozen=True)
+class StepPrice:
+    """The price of a step in the steady state, in the mean over steps with and without communication.
+
+    Its time is that of computing, of encoding and decoding with the Python around them, and of communication that
+    neither of them hides.
+    """
+
+    computing_seconds: float
+    coding_seconds: float
+    exposed_seconds: float
+    sent_bytes: float
+    iterated: Iterated | None = None
+    plan_arrays: PlanArrays | None = None
+
+    @property
+    def seconds(self) -> float:
+        return self.computing_seconds + self.coding_seconds + self.exposed_seconds
+
+
+def behind_steps(once: StepPrice, cadence: Cadence, deployment: Deployment) -> StepPrice:
+    """Return the price of an exchange whose parts are in flight while workers compute, and share the links."""
+    if not cadence.flight:
+        return once
+    step, parts = deployment.own_seconds(cadence.period), cadence.parts
+    late = parts * max(0.0, once.exposed_seconds / parts - cadence.flight * step)
+    return replace(once, exposed_seconds=max(late, once.exposed_seconds - cadence.period * step))
+
+
+def spread(deployment: Deployment, once: StepPrice, period: int) -> StepPrice:
+    """Return the mean price of a step where an exchange follows computing every `period` steps."""
+    return StepPrice(
+        deployment.own_seconds(period),
+        once.coding_seconds / period,
+        once.exposed_seconds / period,
+        once.sent_bytes / period,
+    )
+
+
+def and_every(period: int, once: StepPrice, more: StepPrice) -> StepPrice:
+    """Return the mean price of a step where every `period`-th costs more."""
+    return StepPrice(
+        once.computing_seconds + more.computing_seconds / period,
+        once.coding_seconds + more.coding_seconds / period,
+        once.exposed_seconds + more.exposed_seconds / period,
+        once.sent_bytes + more.sent_bytes / period,
+    )
+
+
+def more(one: StepPrice, other: StepPrice) -> StepPrice:
+    return StepPrice(
+        one.computing_seconds - other.computing_seconds,
+        one.coding_seconds - other.coding_seconds,
+        one.exposed_seconds - other.exposed_seconds,
+        one.sent_bytes - other.sent_bytes,
+    )
