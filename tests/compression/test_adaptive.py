@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laconic.compression.ac_sgd import ACSGD, _Scaled, variance
+from laconic.compression.ac_sgd import ACSGD, _Scaled, best, variance
 from laconic.compression.base import Compressor
 from laconic.compression.egc import EGC, entropy
 from laconic.compression.stochastic_levels import QSGD
@@ -194,3 +194,17 @@ def test_the_share_grows_linearly_with_the_entropy() -> None:
     assert made.kept(torch.tensor([0.0, 15.0]).repeat(40)) == pytest.approx(0.02 + 0.08 / 4)
     assert made.kept(torch.tensor([0.0, 1, 2, 3, 4, 5, 6, 15]).repeat(9)) == pytest.approx(0.02 + 0.08 * 3 / 4)
     assert EGC(ratio=0.01, floor=0.5).kept(torch.zeros(10)) == 0.01, "no floor is above the ratio"
+
+
+@pytest.mark.parametrize("bits", [64.0, 66.0, 67.0, 80.0, 1000.0])
+def test_what_is_chosen_fits_into_the_bits_or_is_one_coordinate(bits: float) -> None:
+    k, b = best(50, bits)
+    assert 1 <= k <= 50 and 2 <= b <= 8
+    assert k == 1 or 64 + k * b <= bits
+    if bits < 68:
+        assert k == 1  # two bits or three are room for one
+
+
+def test_values_whose_range_overflows_have_no_entropy() -> None:
+    assert entropy(torch.tensor([-3e38, 0.0, 3e38]), 64) == 0
+    assert entropy(torch.tensor([-1e36, 0.0, 1e36]), 64) == pytest.approx(math.log2(3))

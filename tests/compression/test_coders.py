@@ -178,5 +178,7 @@ def test_dfs_remembers_with_ef_and_refuses_odd_blocks() -> None:
     made, x = compressor("dfs(0.5)+ef"), clustered(0)
     (outcome,) = meet(made, [x])
     torch.testing.assert_close(outcome.result + outcome.state["error"], x)
-    with pytest.raises(StrategyError, match="powers of two"):
-        DFS(blocks=(12,))
+    for refused in ((12,), (4,), (), (8, 1 << 18)):
+        with pytest.raises(StrategyError, match="powers of two"):
+            DFS(blocks=refused)
+    assert DFS(blocks=(8, 1 << 17)).blocks == (8, 1 << 17)

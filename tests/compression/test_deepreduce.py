@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from laconic.compression.codes import bloom, curve, run_lengths
+from laconic.compression.codes import bloom, curve, elias, run_lengths
 from laconic.compression.deepreduce import DeepReduce, DeepReduced
 from laconic.compression.selector import Selected
 from laconic.compression.topk import TopK, largest
@@ -188,3 +189,17 @@ def test_it_stands_behind_a_selector_and_its_values() -> None:
     for text in ("int8+deepreduce", "topk(0.01)+qsgd(4)+deepreduce(values=curve)"):
         with pytest.raises(StrategyError, match=r"behind a selector; write topk\(0.01\)\+deepreduce\(bloom\)"):
             Strategy.parse(f"bsp / {text}")
+
+
+@pytest.mark.parametrize(("count", "numel"), [(1, 1), (2, 9), (6, 30), (7, 30), (62, 1000)])
+def test_the_promise_counts_a_gap_and_a_length_for_each_place(count: int, numel: int) -> None:
+    """A gap is at most the number of values, and written as one more; a length at most the number of places."""
+    longest = elias.length(numel + 1) + elias.length(count + 1)
+    assert run_lengths.most(count, numel) == 8 + math.ceil(count * longest / 8)
+
+
+def test_the_hashes_of_a_filter_differ_whatever_its_length() -> None:
+    """Also of a length that is a power of two, for which only the low bits of a hash count."""
+    for m in (1 << 12, 4099):
+        rows = bloom.hashes(torch.arange(2000), m, 3)
+        assert all((rows[a] == rows[b]).float().mean() < 0.01 for a, b in ((0, 1), (0, 2), (1, 2)))

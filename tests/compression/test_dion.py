@@ -130,3 +130,10 @@ def test_the_tiniest_gradients_make_no_longer_steps(size: float) -> None:
     (outcome,) = meet(made, [x])
     columns = float(outcome.result.square().sum()) / 2  # the squared factor √(12/6)
     assert 0.0 < columns <= 3 * (1 + 1e-5) and (size < 1e-3 or columns > 3 * (1 - 1e-4))
+
+
+def test_a_gradient_of_nothing_keeps_the_directions() -> None:
+    made, x = Dion(rank=0.5), torch.zeros(6, 4)
+    state = made.init(spec_of(x))
+    (outcome,) = meet(made, [x], [state])
+    assert state["q"].norm() > 0 and torch.equal(outcome.state["q"], state["q"])

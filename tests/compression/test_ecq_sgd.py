@@ -181,3 +181,13 @@ def test_old_errors_are_added_weakly_and_fade(inner: str) -> None:
             torch.testing.assert_close(outcome.result, expected.result)
             torch.testing.assert_close(outcome.state["errors"], h)
     assert not torch.allclose(memories[0], memories[1])
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_leaves_nothing_in_the_memory(bad: float) -> None:
+    made = compressor("cast_bf16+compensation(0.3, 0.8)")
+    x = torch.tensor([1.001, bad, -2.003])
+    (outcome,) = meet(made, [x], [made.init(spec_of(x))])
+    errors = outcome.state["errors"]
+    assert not outcome.result[1].isfinite() and errors[1] == 0
+    assert errors[0] != 0 and errors[2] != 0

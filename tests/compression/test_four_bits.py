@@ -51,3 +51,7 @@ def test_what_is_not_finite_spoils_its_own_block_alone(poison: float) -> None:
     x[2] = poison
     near = through(CastInt4(8), x)
     assert not near[:8].isfinite().any() and torch.equal(near[8:], expected[8:])
+
+
+def test_whole_blocks_fill_whole_bytes() -> None:
+    assert [CastInt4(block).unit for block in (2, 3, 4, 5, 128)] == [2, 6, 4, 10, 128]

@@ -409,3 +409,17 @@ def test_with_momentum_the_moving_average_is_estimated() -> None:
         outcomes = meet(made, list(gradients[step]), states, step)
         states = [outcome.state for outcome in outcomes]
         torch.testing.assert_close(outcomes[0].result, averages.mean(0))
+
+
+@pytest.mark.parametrize("text", ["topk(0.1)+ef21", "qsgd+diana"])
+def test_what_a_worker_has_sent_is_its_estimate_from_which_its_share_of_the_mean_comes(text: str) -> None:
+    """The mean of what all have sent, estimates included, is the result in every step."""
+    made, size = compressor(text), 3
+    states = [made.init(spec_of(tensor("heavy"))) for _ in range(size)]
+    for step in range(4):
+        outcomes = meet(made, [tensor("heavy", seed=7 * step + rank) for rank in range(size)], states, step)
+        states = [outcome.state for outcome in outcomes]
+        sent = [outcome.sent for outcome in outcomes]
+        assert all(x is not None for x in sent)
+        mean = torch.stack([x for x in sent if x is not None]).mean(0)
+        torch.testing.assert_close(mean, outcomes[0].result, rtol=1e-4, atol=1e-5)

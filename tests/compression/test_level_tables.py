@@ -345,3 +345,13 @@ def test_levels_can_be_written_in_a_chain() -> None:
     for text in ("topk(0.1)+nuqsgd", "dorefa+two_hop", "suresh_binary(bucket=16)+two_hop", "natural_dithering+ef"):
         assert meet(compressor(text), [x, x])[0].result.isfinite().all()
     assert torch.equal(mirrored(torch.tensor([0.5, 1.0])), torch.tensor([-1.0, -0.5, 0.5, 1.0]))
+
+
+@pytest.mark.parametrize("s", [0, 3, 6])
+def test_values_on_the_highest_level_fill_what_nuqsgd_promises(s: int) -> None:
+    """Each value alone is its bucket's norm, so that all lie on the highest level, whose code is the longest."""
+    made, x = compressor(f"nuqsgd(bucket=1, s={s}, coding=elias)"), tensor("normal", (41,))
+    messages: list[list[tuple[str, torch.Tensor]]] = []
+    (outcome,) = meet(made, [x], payloads=messages)
+    assert sum(part.nbytes for _, part in messages[0]) == made.payload_bytes(spec_of(x), 1)
+    torch.testing.assert_close(outcome.result, x)

@@ -201,3 +201,10 @@ def test_what_is_not_finite_is_sent_of_large_tensors_too(bad: float) -> None:
     (outcome,) = meet(compressor("dgc(0.001)"), [x])
     assert not outcome.result[123].isfinite()
     assert bool(outcome.state["sum"].isfinite().all())
+
+
+@pytest.mark.parametrize("gap", [65534, 65535, 65536, 65537, 131071, 131072, 131073])
+def test_a_gap_at_the_edge_of_16_bits_takes_no_more_entries_than_it_needs(gap: int) -> None:
+    found, decoded = runs.read(pack(*runs.gaps(torch.tensor([5, 6 + gap]), torch.tensor([2.0, 3.0]))))
+    assert found[decoded != 0].tolist() == [5, 6 + gap] and decoded[decoded != 0].tolist() == [2.0, 3.0]
+    assert len(found) == 2 + gap // 65536

@@ -65,3 +65,10 @@ def test_a_ramp_inside_a_memory_keeps_everything() -> None:
 def test_what_has_no_share_has_no_ramp(text: str) -> None:
     with pytest.raises(StrategyError, match="no share"):
         compressor(f"{text}+ramp(10)")
+
+
+def test_the_shapes_differ_half_way() -> None:
+    """Linear: the mean of the ends; exponential: their geometric mean; stairs: the height of the third of five."""
+    half = {shape: Ramp(8, 0.4, shape).share(4, 0.1) for shape in SHAPES}
+    assert half == pytest.approx({"exponential": 0.2, "linear": 0.25, "stairs": 0.2})
+    assert Ramp(8, 0.4, "stairs").share(5, 0.1) == pytest.approx(0.2) != Ramp(8, 0.4).share(5, 0.1)

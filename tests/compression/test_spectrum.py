@@ -244,3 +244,15 @@ def test_the_mantissa_is_as_long_as_the_range_allows(width: int, orders: float) 
     steps = 2 ** (width - 1) - 1  # numbers of one sign
     exponents = math.log2(float(values.abs().max())) - math.log2(float(values.abs().min()))
     assert mantissa == 0 or steps / (exponents + 2) / 2 < 2**mantissa * 2 <= 4 * steps / exponents
+
+
+def test_a_tensor_no_longer_than_the_basis_is_sent_as_it_is() -> None:
+    assert [PCA(rank=4).accepts(spec_of(torch.zeros(n))) for n in (3, 4, 5)] == [False, False, True]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_counts_as_nothing_in_a_basis(bad: float) -> None:
+    columns = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
+    clean = columns.clone()
+    columns[2, 1], clean[2, 1] = bad, 0.0
+    assert torch.equal(leading(columns, 2), leading(clean, 2))

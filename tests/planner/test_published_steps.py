@@ -80,6 +80,7 @@ def test_what_is_fitted_is_near_what_messages_took(found: dict[str, Validation],
         assert 1e-6 < validation.between.startup_seconds < 1e-4
 
 
+@pytest.mark.long
 def test_choosing_by_prediction_costs_little(found: dict[str, Validation]) -> None:
     """At most 1 percent in the mean and 5 at most, and less than any method that is always taken, on every network.
     Measured: 0.21 and 0.19 percent, 2.0 and 0.6 at most; WFBP-PS 0.56 on Ethernet, MG-WFBP 0.38 on InfiniBand."""
@@ -89,6 +90,7 @@ def test_choosing_by_prediction_costs_little(found: dict[str, Validation]) -> No
         assert mean < min(validation.constant_regret(method) for method in METHODS), network
 
 
+@pytest.mark.long
 def test_orders_are_the_measured_ones(found: dict[str, Validation]) -> None:
     """Of pairs that differ by more than three standard deviations (root of both squares). Not all are right: 194 of 208
     and 161 of 178; without what is unexplained 181 of 191 and 146 of 154, the wrong ones 8.2 percent apart at most."""
@@ -99,6 +101,7 @@ def test_orders_are_the_measured_ones(found: dict[str, Validation]) -> None:
         assert max(p.by for p in validation.pairs if p.explained and not p.right) < 0.09, network
 
 
+@pytest.mark.long
 @pytest.mark.evidence("auto_architecture")
 @pytest.mark.technique("auto_architecture", check=1)
 def test_the_chosen_method_is_near_the_best_on_several_machines(found: dict[str, Validation]) -> None:
@@ -120,6 +123,7 @@ def test_one_bandwidth_gives_servers_without_overlap(found: dict[str, Validation
         assert predict(cell, experiments.facts, between) == pytest.approx(cell.measured, rel=0.15)
 
 
+@pytest.mark.long
 @pytest.mark.technique("wfbp_a2a", check=2)
 def test_start_ups_overtake_overlap_between_8_and_16_gpus(found: dict[str, Validation]) -> None:
     for throughput in rates(found["100GbIB"]):
@@ -127,6 +131,7 @@ def test_start_ups_overtake_overlap_between_8_and_16_gpus(found: dict[str, Valid
         assert ahead == {4: True, 8: True, 16: False, 32: False}
 
 
+@pytest.mark.long
 @pytest.mark.technique("bytescheduler_a2a", check=2)
 def test_cutting_for_all_reduces_grows_faster_than_merging(
     found: dict[str, Validation], experiments: Experiments
@@ -161,6 +166,7 @@ def test_the_published_rule_is_nearly_the_best_plan_of_resnet_50(experiments: Ex
             assert ends[1] * (1 - 1e-12) <= ends[0] <= 1.01 * ends[1]
 
 
+@pytest.mark.long
 def test_finding_intensity_and_batch_decide_how_models_scale(
     found: dict[str, Validation], experiments: Experiments
 ) -> None:
@@ -177,6 +183,7 @@ def test_finding_intensity_and_batch_decide_how_models_scale(
                 assert gains["ResNet-50"] > gains["BERT-Base"] or method == "ByteScheduler-A2A"
 
 
+@pytest.mark.long
 def test_finding_without_overlap_all_reduces_win_on_a_fast_network(found: dict[str, Validation]) -> None:
     """With overlap servers do, which pay no start-up for each GPU; at 32 GPUs, all three models."""
     for throughput in rates(found["100GbIB"]):
@@ -185,6 +192,7 @@ def test_finding_without_overlap_all_reduces_win_on_a_fast_network(found: dict[s
             assert throughput[name, "WFBP-PS", 32] > throughput[name, "WFBP-A2A", 32]
 
 
+@pytest.mark.long
 def test_finding_overlap_helps_servers_always_and_all_reduces_while_start_ups_are_few(
     found: dict[str, Validation],
 ) -> None:
@@ -200,6 +208,7 @@ def test_finding_overlap_helps_servers_always_and_all_reduces_while_start_ups_ar
             assert throughput["BERT-Large", "WFBP-A2A", 32] < throughput["BERT-Large", "BSP-A2A", 32]
 
 
+@pytest.mark.long
 def test_finding_fusion_helps_all_reduces(found: dict[str, Validation]) -> None:
     """The more, the more GPUs: up to a third for ResNet-50 on Ethernet, and on InfiniBand for BERT."""
     for throughput in rates(found["100GbIB"]):
@@ -362,6 +371,7 @@ def test_clusters_and_methods_that_cannot_be_are_refused() -> None:
         iteration_seconds("WFBP", LayerTimes((1.0,), (1.0,), (1.0,)), Cluster(8, hop, hop))
 
 
+@pytest.mark.long
 def test_the_command_says_what_is_missing_and_the_report_is_complete(
     found: dict[str, Validation], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -374,3 +384,20 @@ def test_the_command_says_what_is_missing_and_the_report_is_complete(
     report.show(list(found.values()))
     printed = capsys.readouterr().out
     assert "fitted, of a hop between machines" in printed and "choosing by prediction costs" in printed
+
+
+@pytest.mark.parametrize("method", ["BSP-A2A", "MG-WFBP", "BSP-PS"])
+def test_merging_copies_every_gradient_there_and_back_beside_all_computing(method: str) -> None:
+    """On a network that takes no time an iteration is computing and two copies of each tensor."""
+    free = Price(0.0, 0.0)
+    layers = LayerTimes((1.0, 2.0), (3.0, 4.0), (6e9, 2e9))
+    cluster = Cluster(8, free, free, memory_bytes_per_second=1e10)
+    copies = sum(cluster.copying(n) for n in layers.nbytes)
+    assert copies > 0
+    assert iteration_seconds(method, layers, cluster) == pytest.approx(layers.compute_seconds + 2 * copies)
+
+
+def test_without_cycles_every_piece_is_an_all_reduce_of_its_own() -> None:
+    layers, cluster = LayerTimes((1.0,), (1.0,), (3e6,)), Cluster(8, Price(1e-5, 1e-9), Price(1e-4, 4e-9))
+    alone, fused = (bytescheduler_a2a(layers, cluster, cycle)[1] for cycle in (None, 5e-3))
+    assert alone[0].stages == (cluster.all_reduce(3e6),) != fused[0].stages

@@ -49,3 +49,9 @@ def test_a_cycle_gathers_what_came_since_the_last() -> None:
     assert Horovod(1, 0.3).fused(layers) == [(4,), (3,), (2,), (1,), (0,)]
     seconds = Horovod(NO_LIMIT, 0.3).iteration_seconds(layers, Price(0.2, 0.0))
     assert seconds == pytest.approx(0.95 + 0.2 + 0.15)  # the second last is sent from 0.9 to 1.1
+
+
+def test_of_gradients_that_are_ready_together_the_last_layers_goes_first() -> None:
+    """The backward pass reaches the last layer first; layers that take no time become ready with it."""
+    layers = LayerTimes((1.0, 1.0, 1.0), (1.0, 0.0, 0.0), (4.0, 4.0, 4.0))
+    assert Horovod(0, 0.0).fused(layers) == [(2,), (1,), (0,)]

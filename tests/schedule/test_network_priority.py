@@ -279,11 +279,14 @@ def test_a_start_up_is_paid_once_per_tensor() -> None:
 
 def test_what_makes_no_sense_is_refused() -> None:
     layers, star = drawn(0), ServerStar(2, 1, 1e10)
+    few = LayerTimes((1.0, 1.0), (1.0, 1.0), (5.0, 7.0))
+    assert geryon(few, star, carry, classes=1) > 4 and tensorexpress(few, star, 1, packet_bytes=1) > 4
     for refused in (
         lambda: ServerStar(0, 1, 1e9),
         lambda: ServerStar(1, 1, 0.0),
         lambda: geryon(layers, star, carry, classes=0),
         lambda: tensorexpress(layers, star, queues=0),
+        lambda: tensorexpress(layers, star, packet_bytes=0),
         lambda: mercury(layers, star, packet_bytes=0),
     ):
         with pytest.raises(LaconicError):

@@ -138,3 +138,12 @@ def test_it_loses_less_than_adagrad_when_gradients_are_late() -> None:
     revised, plain = losses(True), losses(False)
     assert min(revised) < min(plain)
     assert all(min(of_one) < min(of_one[0], of_one[-1]) for of_one in (revised, plain))  # no end of the grid is best
+
+
+def test_a_lost_workers_reads_are_forgotten() -> None:
+    store = store_of(torch.zeros(1, dtype=torch.float64), 1.0)
+    for worker in (0, 1):
+        read(store, worker)
+    assert set(store.memory["tickets"]) == {"0", "1"}
+    RULE.lost(store, 1)
+    assert set(store.memory["tickets"]) == {"0"}

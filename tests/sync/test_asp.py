@@ -12,6 +12,7 @@ from laconic.errors import StrategyError
 from laconic.sync.asp import ASP
 from laconic.theory import delay_rates as rates
 from laconic.theory.delayed.momentum import first_guess, staleness_law
+from laconic.values.cadence import Cadence
 from laconic.virtual.compute import Compute, Stragglers
 from tests.sync import digits, rounds, serving
 from tests.sync.stores import Served
@@ -211,3 +212,7 @@ def test_tuned_momentum_needs_fewer_gradients_than_the_synchronous_one() -> None
         return next((k for k, _ in enumerate(losses) if max(losses[k : k + 50]) < 0.01 * sum(curvature)), 600)
 
     assert needed("asp(share=1, momentum=auto)") < needed("asp(share=1)")
+
+
+def test_workers_go_at_their_own_pace_unless_the_delay_is_bounded() -> None:
+    assert [rule.cadence for rule in (ASP(), ASP(delay=3))] == [Cadence(pace="own"), Cadence(pace="bounded")]

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from laconic.sync import outer_optimizer
+from laconic.sync.diloco import DiLoCo
 from tests.sync.rounds import Make, adamw, assert_same, by_hand, muon, sgd, simulated
 
 
@@ -73,3 +74,7 @@ def test_after_a_round_workers_share_the_point_and_nothing_else(make: Make) -> N
         assert same == ((step + 1) % 4 == 0)
     memory = "exp_avg" if make is adamw else "momentum_buffer"
     assert not any(torch.equal(a.memory(memory), b.memory(memory)) for a, b in pairwise(runs))
+
+
+def test_without_momentum_none_is_kept() -> None:
+    assert [DiLoCo(momentum=m).keeps_momentum for m in (0.0, 0.1)] == [False, True]

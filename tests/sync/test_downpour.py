@@ -8,9 +8,11 @@ import torch
 import laconic
 from laconic.network.network_tree import Network
 from laconic.real.connect import connect
+from laconic.sync.downpour import Downpour
 from laconic.virtual.compute import Compute
 from laconic.worker import Kind
 from tests.sync import digits, rounds, serving
+from tests.sync.stores import Served
 
 ONE_SECOND = {"forward_seconds": 0.4, "backward_seconds": 0.5, "step_seconds": 0.1}
 
@@ -86,3 +88,10 @@ def test_a_warm_start_lets_one_replica_begin() -> None:
     (hosted,) = simulated.rpc.hosted_actors.values()
     applied = hosted.inbox.actor.store.version  # type: ignore[attr-defined]
     assert applied == 40 - 3
+
+
+def test_staleness_is_how_many_pushes_were_applied_since_the_read() -> None:
+    served = Served(Downpour(optimizer="user"), workers=2)
+    served.store.version = 5
+    assert served.push(0, 1.0, version=2) == {"staleness": 3}
+    assert served.push(1, 1.0, version=9) == {"staleness": 0}  # a read of a version that a failed server had

@@ -9,6 +9,7 @@ import torch
 
 import laconic
 from laconic.network.network_tree import Network
+from laconic.real.connect import connect
 from laconic.virtual.compute import Compute
 from tests.sync.digits import sgd as digits_sgd
 from tests.sync.digits import trained
@@ -106,3 +107,18 @@ def test_it_is_as_accurate_as_local_sgd_within_a_point() -> None:
         for strategy in ("overlap_local_sgd(period=12)", "local_sgd(12)")
     }
     assert accuracy["overlap_local_sgd(period=12)"] > accuracy["local_sgd(12)"] - 1
+
+
+def test_a_model_of_one_tensor_is_averaged_too() -> None:
+    def work() -> torch.Tensor:
+        worker = connect()
+        model = torch.nn.Linear(3, 1, bias=False)
+        module, optimizer = laconic.distribute(model, sgd(model.parameters()), "overlap_local_sgd(period=2, alpha=1.0)")
+        for step in range(6):
+            optimizer.zero_grad()
+            module(torch.full((2, 3), float(worker.rank + step))).square().mean().backward()
+            optimizer.step()
+        return model.weight.detach().clone()
+
+    one, other = laconic.simulate(work, 2).results
+    assert one.isfinite().all() and torch.equal(one, other)  # after a round both are at the anchor

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -229,3 +230,8 @@ def test_all_hold_the_last_update_when_they_finish() -> None:
 
     first, *others = laconic.simulate(body, 3, Network.flat(3, 1e5), Compute(forward_seconds=0.001)).results
     assert all(torch.equal(first, other) for other in others)
+
+
+def test_equal_batches_have_no_slope_and_divide_by_nothing() -> None:
+    with np.errstate(all="raise"):
+        assert fit([[8, 0.2], [8, 0.4]]) == pytest.approx((0.3 / 8, 0.0))

@@ -52,10 +52,11 @@ class EGC(DGC):
 
 def entropy(values: Tensor, bins: int) -> float:
     """Return the entropy in bits of a histogram from the smallest value to the largest; 0 if all values are equal or
-    one is not finite."""
-    low, high = (float(limit) for limit in values.aminmax())
-    if not math.isfinite(high - low) or high == low:
+    their range is not finite."""
+    flat = values.float()
+    low, high = flat.aminmax()
+    if not (high - low).isfinite() or high == low:
         return 0.0
-    counts = torch.histc(values.float(), bins, low, high)
+    counts = torch.histc(flat, bins, float(low), float(high))
     shares = counts[counts > 0] / counts.sum()
     return float(-(shares * shares.log2()).sum())

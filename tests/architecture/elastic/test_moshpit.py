@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from laconic.architecture.elastic.seats import Arrangement, Grid, RandomGroups
+from laconic.architecture.elastic.seats import Arrangement, Grid, RandomGroups, Seat
 from laconic.strategy import Word
 from tests.architecture.elastic.world import Script, Worker, World, check, normals
 
@@ -157,3 +157,10 @@ def test_512_peers_are_nearer_to_consensus_than_by_gossip_of_equal_bytes(seed: i
         ratios[word] = (spread(theirs) / spread(history[-1])) ** 0.5
     print(f"{sent:.2f} vectors sent by a peer; times as far from consensus: {ratios}")
     assert ratios["random_matching"] > 5 and ratios["one_peer_exponential"] > 2
+
+
+def test_a_round_gives_a_member_another_place_along_its_own_dimension() -> None:
+    for number, expected in enumerate([(7, 4, 5), (3, 7, 5), (3, 4, 7), (7, 4, 5)]):
+        seat = Seat("", (3, 4, 5), round=number)
+        Grid(3).place(seat, 7)
+        assert seat.cell == expected
