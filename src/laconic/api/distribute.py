@@ -144,9 +144,9 @@ def distribute(
         session = _sharded_session(worker, model, chosen, group, levels, options, optimizer, description, weights)
         model.no_sync = NoSync(session)  # type: ignore[assignment]
         return model, recorded(DistributedOptimizer(optimizer, session), worker, config)
-    cuts = _cuts(worker, model, chosen, [*levels.values()] or [group])
-    if cuts and budget is not None:
-        raise StrategyError("`auto` measures whole models, and this one is cut among devices: write a strategy")
+    cuts = Cuts.of(worker, model) if isinstance(worker, RealWorker | VirtualWorker) else Cuts()
+    if cuts:
+        _refuse_parts(model, cuts, chosen, [*levels.values()] or [group], chooses=budget is not None)
     if is_collective(chosen):  # otherwise the server compares, and sends every worker the first values
         _begin_alike(model, cuts, description, cuts.agreeing([*levels.values()] if cuts and levels else [group]))
     elif nonfinite == "raise":
@@ -233,17 +233,16 @@ def _sharded_session(
     return ShardedSession(worker, model, strategy, group, levels, options, optimizer, description, words)
 
 
-def _cuts(worker: Worker, model: nn.Module, strategy: Strategy, groups: list[Group]) -> Cuts:
-    """Return among which devices the parameters of a model are cut; refuse what does not fit the strategy."""
-    assert isinstance(worker, RealWorker | VirtualWorker)
-    cuts = Cuts.of(worker, model)
+def _refuse_parts(model: nn.Module, cuts: Cuts, strategy: Strategy, groups: list[Group], chooses: bool) -> None:
+    """Refuse, for a model that is cut among devices, what does not fit the strategy."""
+    if chooses:
+        raise StrategyError("`auto` measures whole models, and this one is cut among devices: write a strategy")
     cuts.refuse(strategy)
-    if cuts and not any(cuts.is_whole(name, group) for name, _ in model.named_parameters() for group in groups):
+    if not any(cuts.is_whole(name, group) for name, _ in model.named_parameters() for group in groups):
         raise ContractError(
             "every parameter of this model is cut among the workers that would average it, as those of a module inside "
             "one that fully_shard() was called on are: pass that module, or the mesh's dimension of the copies"
         )
-    return cuts
 
 
 def _begin_alike(model: nn.Module, cuts: Cuts, description: dict[str, Any], groups: list[Group]) -> None:

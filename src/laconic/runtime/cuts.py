@@ -93,7 +93,7 @@ class Cuts:
         """Refuse what devices with parts of a model could not all decide alike, or what looks at whole layers."""
         for part in strategy.parts_within:
             self.refuse(part)
-        if not self or not isinstance(strategy, Sentence):
+        if not isinstance(strategy, Sentence):
             return
         sync, schedule = strategy.sync.make(), strategy.schedule.make()
         if not strategy.architecture.make().collective:
@@ -101,15 +101,15 @@ class Cuts:
                 f"`{strategy}` has a server, which holds whole parameters, and this model is cut among devices: write "
                 "an architecture such as allreduce"
             )
-        if sync.races or sync.steers or sync.replaces_step or sync.skips or _asks_for_a_clock(sync):
-            raise StrategyError(
-                f"`{strategy}`: {strategy.sync.name} decides by times, by single layers or for the whole model, and the "
-                "devices among which this model is cut would decide differently; write bsp, local(8) or diloco"
-            )
         if sync.reads_optimizer_state or takes_factors_of(strategy.compressor):
             raise StrategyError(
                 f"`{strategy}` works on what the optimizer or the layers know of whole parameters, and this device has "
                 "parts of them; write bsp, local(8) or diloco, with a compression such as int8 or topk(0.01)+ef"
+            )
+        if sync.races or sync.steers or sync.replaces_step or sync.skips or _asks_for_a_clock(sync):
+            raise StrategyError(
+                f"`{strategy}`: {strategy.sync.name} decides by times, by single layers or for the whole model, and the "
+                "devices among which this model is cut would decide differently; write bsp, local(8) or diloco"
             )
         if schedule.measures or schedule.finishes_late:
             raise StrategyError(

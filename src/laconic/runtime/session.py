@@ -107,6 +107,15 @@ class Session:
         )
         self.arrange()
         self._source = source(worker, model, self.parameters.trainable, self.gradients)
+        self._step_share = 1.0
+        self._prepare_pass()
+
+    def take_gradients_from(self, source: MakeSource, step_share: float) -> None:
+        """Let another source report gradients from now on, which tells a clock itself how far the passes have come;
+        `step_share` is what the clock adds for a step, in those of a whole model."""
+        self._source.remove()
+        self.gradients.timed_elsewhere, self._step_share = True, step_share
+        self._source = source(self.worker, self.model, self.parameters.trainable, self.gradients)
         self._prepare_pass()
 
     def _prepare_pass(self) -> None:
@@ -218,7 +227,7 @@ class Session:
             self.deferred_step.step(self.optimizer)
         elif not replacing:
             self.apply()
-        self.worker.computed("step")
+        self.worker.computed("step", self._step_share)
         for partition in self.partitions:
             for tier in partition.tiers:
                 rule = tier.sync.stepping if replacing else tier.sync.after_step
