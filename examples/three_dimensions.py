@@ -127,8 +127,9 @@ def main() -> None:
     module: nn.Module = stages(given.pp)[stage]
     if given.tp > 1:
         shard_tensors(module, mesh["tp"], CUTS, source=None)
-    optimizer: Any = torch.optim.AdamW(module.parameters(), 3e-3)
+    optimizer: Any = torch.optim.SGD(module.parameters(), lr=0.5, momentum=0.5)
     module, optimizer = laconic.distribute(module, optimizer, given.strategy, mesh=mesh["dp"])
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, given.steps)
     codes = boundary(given.boundary, given.pp, across.rank)
     device = PipelineDevice(pipeline, {stage: module}, {stage: optimizer}, loss, worker, along, codes)
     before = worker.ledger.by_operation(Kind.PAYLOAD)
@@ -136,6 +137,7 @@ def main() -> None:
         x, y, numbers = batch(step)
         own = slice(BATCH // given.dp * across.rank, BATCH // given.dp * (across.rank + 1))
         found = device.step(x[own], y[own], numbers[own])
+        scheduler.step()
         if found is not None:
             total = torch.tensor([found])
             across.all_reduce(total, control=1.0).wait()

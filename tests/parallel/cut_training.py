@@ -14,7 +14,7 @@ from laconic.parallel.tensor.megatron import whole
 
 WIDTH, HIDDEN = 6, 10  # parts of five rows, of which no message has a round number
 COPIES, PARTS = 2, 2
-STEPS = 6
+STEPS = 4
 
 
 class Block(nn.Module):

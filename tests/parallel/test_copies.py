@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 import laconic
 from laconic.errors import PipelineError
+from laconic.language.grammar import parse_schedule
 from laconic.parallel.pipeline.costs import StageCosts
 from laconic.parallel.pipeline.execute import PipelineDevice
-from laconic.language.grammar import parse_schedule
 from laconic.real.connect import connect
 from laconic.virtual.compute import Compute
 from laconic.worker import Kind
@@ -32,7 +32,7 @@ def copied(
     pipeline = parse_schedule(word).pipeline(STAGES, 4)
     every = layers(pipeline.stages)
     if own_start and copy:
-        every = [nn.Sequential(*(nn.Linear(6, 6) if isinstance(x, nn.Linear) else x for x in stage)) for stage in every]
+        every = [nn.Sequential(nn.Linear(6, 6), *list(stage.children())[1:]) for stage in every]
     modules = {stage: every[stage] for stage in pipeline.stages_of(along.rank)}
     optimizers = {stage: optimizer_of(module) for stage, module in modules.items()}
     if strategy is not None:
@@ -121,7 +121,9 @@ def test_a_stage_is_given_with_its_own_optimizer() -> None:
         first, second = layers(2)
         _, optimizer = laconic.distribute(first, optimizer_of(first))
         with pytest.raises(PipelineError) as caught:
-            PipelineDevice(pipeline, {0: second}, {0: optimizer}, nn.functional.mse_loss, worker, worker.group([worker.rank]))
+            PipelineDevice(
+                pipeline, {0: second}, {0: optimizer}, nn.functional.mse_loss, worker, worker.group([worker.rank])
+            )
         return str(caught.value)
 
     assert "another module" in laconic.simulate(refused, 1).results[0]

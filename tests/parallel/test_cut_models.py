@@ -29,7 +29,15 @@ from tests.parallel.cut_training import (
     trained,
 )
 
-LOSSY = ["topk(0.1)+ef", "int8", "randk(0.2)", "qsgd(4)", "powersgd(1)+ef", "flat+topk(0.1)+ef", "signsgd"]
+LOSSY = [
+    "topk(0.1)+ef",
+    "randk(0.2)",
+    "qsgd(4)",
+    "flat+topk(0.1)+ef",
+    "local(2) / int8+ef",
+    "[bsp]@tp > [topk(0.1)+ef]@dp",
+    "[bsp]@tp > [local(2) / qsgd(4)]@dp",
+]
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -39,21 +47,19 @@ def test_copies_of_a_cut_model_train_as_one_process(strategy: str, tiers: bool, 
         assert_close(found, alone(seed))
 
 
-@pytest.mark.parametrize(("strategy", "tiers"), [("local(3)", False), ("[bsp]@tp > [local(3)]@dp", True)])
+@pytest.mark.parametrize(("strategy", "tiers"), [("local(2)", False), ("[bsp]@tp > [local(2)]@dp", True)])
 def test_local_steps_between_copies(strategy: str, tiers: bool) -> None:
     for found, _ in on_the_mesh(lambda: trained(strategy, 2, tiers)):
-        assert_close(found, alone(2, period=3))
+        assert_close(found, alone(2, period=2))
 
 
 @pytest.mark.parametrize("strategy", LOSSY)
 def test_what_is_whole_stays_equal_to_the_bit(strategy: str) -> None:
     """Whole parameters are equal everywhere, and parts on all copies, although what is exchanged is not exact."""
-    for tiers in (False, True):
-        sentence = f"[bsp]@tp > [{strategy}]@dp" if tiers else strategy
-        results = on_the_mesh(lambda sentence=sentence, tiers=tiers: trained(sentence, 1, tiers)[0])
-        for found in results:
-            assert all(map(torch.equal, found, results[0]))
-        assert max(float((a - b).abs().max()) for a, b in zip(results[0], alone(1), strict=True)) > 1e-4
+    results = on_the_mesh(lambda: trained(strategy, 1, tiers=strategy.startswith("["))[0])
+    for found in results:
+        assert all(map(torch.equal, found, results[0]))
+    assert max(float((a - b).abs().max()) for a, b in zip(results[0], alone(1), strict=True)) > 1e-4
 
 
 def test_messages_and_memory_are_of_this_devices_part() -> None:
@@ -82,8 +88,7 @@ def test_every_worker_starts_from_the_first_that_has_the_same() -> None:
         model, _, _ = distributed(strategy, tiers=tiers, own_seed=True)
         return {name: local(p.detach()).clone() for name, p in model.named_parameters()}
 
-    for tiers in (False, True):
-        found = on_the_mesh(lambda tiers=tiers: start(tiers))
+    for found in (on_the_mesh(lambda: start(tiers=False)), on_the_mesh(lambda: start(tiers=True))):
         for name in found[0]:
             is_cut = name.startswith("up") or name == "down.weight"
             for rank, values in enumerate(found):
@@ -108,7 +113,7 @@ def test_nobody_steps_where_one_part_is_not_finite() -> None:
         model, optimizer, copy = distributed("bsp", nonfinite="raise")
         loss = loss_of(model, 0, 0, copy)
         if optimizer.session.worker.rank == 3:
-            model.up.weight.register_hook(lambda gradient: gradient * float("nan"))
+            model.get_parameter("up.weight").register_hook(lambda gradient: gradient * float("nan"))
         try:
             loss.backward()
         except NonFinite as error:
@@ -118,14 +123,14 @@ def test_nobody_steps_where_one_part_is_not_finite() -> None:
     assert all("NaN" in message for message in on_the_mesh(caught))
 
 
-@pytest.mark.parametrize("strategy", ["[bsp]@tp > [topk(0.2)+ef]@dp", "[bsp]@tp > [local(4) / int8+ef]@dp"])
+@pytest.mark.parametrize("strategy", ["[bsp]@tp > [topk(0.2)+ef]@dp", "[bsp]@tp > [local(3) / int8+ef]@dp"])
 def test_a_checkpoint_continues_to_the_bit(strategy: str, tmp_path: Path) -> None:
     def saved(resumes: bool) -> list[Tensor]:
         model, optimizer, copy = distributed(strategy, tiers=True, own_seed=resumes)
         if resumes:
             laconic.resume(tmp_path, model, optimizer)
-        for step in range(3 if resumes else 0, STEPS):
-            if step == 3 and not resumes:
+        for step in range(2 if resumes else 0, STEPS):
+            if step == 2 and not resumes:
                 laconic.checkpoint(tmp_path, model, optimizer)
             loss_of(model, 0, step, copy).backward()
             optimizer.step()
@@ -230,7 +235,6 @@ def test_whole_gradients_that_are_parts_of_a_sum_are_completed() -> None:
     def step() -> list[Tensor]:
         mesh: Any = laconic.init_device_mesh("cpu", (COPIES, PARTS), mesh_dim_names=("dp", "tp"))
         model = nn.Sequential(nn.LayerNorm(4))
-        nn.init.ones_(model[0].weight)
         parallelize_module(model, mesh["tp"], {"0": SequenceParallel()}, src_data_rank=None)
         made, optimizer = laconic.distribute(model, torch.optim.SGD(model.parameters(), 1.0), "bsp", mesh["dp"])
         x = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(connect_rank(mesh) // PARTS))

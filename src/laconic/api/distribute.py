@@ -69,12 +69,14 @@ def distribute(
     `laconic run --dry-run`, after its report, and in the processes that `--servers` starts, when all workers are done.
 
     - `model`: the module to train, on its device already (see `laconic.device`); it may be sharded by `fully_shard`
-      before, and is not one that DDP has wrapped.
+      before, or cut along other dimensions of the mesh than that of its copies (by `shard_tensors`, or torch's
+      `parallelize_module`), and is not one that DDP has wrapped.
     - `optimizer`: any `torch.optim.Optimizer` of the model's parameters.
     - `strategy`: text or value; default `bsp`. Where the model is sharded, also a method of sharded training such as
       `zero_plus_plus` or `sdp4bit`. `auto` measures and decides, `auto(loss_budget=0.5%)` may also change
       the mathematics. `library:method`, as in `torch:ddp`, hands the model to that library.
-    - `mesh`: a DeviceMesh whose dimension names are the strategy's tiers.
+    - `mesh`: a DeviceMesh whose dimension names are the strategy's tiers, or one dimension of it. A parameter that is
+      cut along a dimension is left alone by the tier over it; compressors see this device's part.
     - `process_group`: distribute over these processes only.
     - `nonfinite`: `"raise"` ends all ranks alike at a NaN or infinite gradient; `"pass"` hands it on, as DDP does.
     - `sparse`: `"gather"` sends gradients of sparse embeddings as (index, value), `"dense"` makes them dense.

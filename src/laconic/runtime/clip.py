@@ -57,7 +57,8 @@ def _norm_of_parts(session: Session, parameters: Sequence[Tensor], norm_type: fl
     norms = [
         _among(groups, nn.utils.get_total_norm(gradients, norm_type), norm_type) for groups, gradients in parts.items()
     ]
-    return torch.linalg.vector_norm(torch.stack(norms), norm_type)
+    total: Tensor = torch.linalg.vector_norm(torch.stack(norms), norm_type)
+    return total
 
 
 def _among(groups: Sequence[Group], norm: Tensor, norm_type: float) -> Tensor:

@@ -108,13 +108,13 @@ class Cuts:
             )
         if sync.races or sync.steers or sync.replaces_step or sync.skips or _asks_for_a_clock(sync):
             raise StrategyError(
-                f"`{strategy}`: {strategy.sync.name} decides by times, by single layers or for the whole model, and the "
-                "devices among which this model is cut would decide differently; write bsp, local(8) or diloco"
+                f"`{strategy}`: {strategy.sync.name} decides by times, by single layers or for the whole model, and "
+                "the devices among which this model is cut would decide differently; write bsp, local(8) or diloco"
             )
         if schedule.measures or schedule.finishes_late:
             raise StrategyError(
-                f"`{strategy}`: {strategy.schedule.name} plans by times or steps layer by layer, which the devices among "
-                "which this model is cut would do differently; write wfbp"
+                f"`{strategy}`: {strategy.schedule.name} plans by times or steps layer by layer, which the devices "
+                "among which this model is cut would do differently; write wfbp"
             )
 
 

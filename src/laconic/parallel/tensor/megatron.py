@@ -30,9 +30,7 @@ Cut = Literal["columns", "rows", "shared", "vocabulary", "logits"]
     paper="Shoeybi et al., arXiv 1909.08053, 2019",
     why_no_word="It cuts a model's matrices before training; write `shard_tensors(model, mesh, cuts)`.",
 )
-def shard_tensors(
-    model: nn.Module, mesh: DeviceMesh, cuts: Mapping[str, Cut], source: int | None = 0
-) -> nn.Module:
+def shard_tensors(model: nn.Module, mesh: DeviceMesh, cuts: Mapping[str, Cut], source: int | None = 0) -> nn.Module:
     """Cut the matrices of a model's layers among the devices of a mesh with one dimension, and return the model.
 
     A matrix that is cut by columns takes inputs that all devices have and yields each device its part of the outputs;
