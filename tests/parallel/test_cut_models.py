@@ -240,6 +240,8 @@ def test_whole_gradients_that_are_parts_of_a_sum_are_completed() -> None:
         x = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(connect_rank(mesh) // PARTS))
         own = x.chunk(PARTS, 1)[mesh["tp"].get_group().rank()]
         made(own).to_local().square().sum().backward()
+        for parameter in model.parameters():  # compressors have seen the sum
+            assert parameter.grad.placements == parameter.placements  # type: ignore[union-attr, attr-defined]
         optimizer.step()
         return [whole(p.detach()).clone() for p in model.parameters()]
 
