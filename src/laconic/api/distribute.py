@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from torch import nn, optim
+from torch import Tensor, nn, optim
 
 from laconic.architecture.sharded import ShardedMethod, sharded_method
 from laconic.errors import ContractError, StrategyError
@@ -19,13 +19,13 @@ from laconic.real.slowdown import slow_down
 from laconic.real.worker import RealWorker
 from laconic.runtime.agreement import agree, describe
 from laconic.runtime.broadcast import broadcast_tensors
+from laconic.runtime.cuts import Cuts
 from laconic.runtime.handed_over import refuse_rivals, rival_of
 from laconic.runtime.in_flight import InFlight, complete
 from laconic.runtime.no_sync import NoSync
 from laconic.runtime.optimizer import DistributedOptimizer, refuse_strangers
 from laconic.runtime.own_device import refuse_first_device
 from laconic.runtime.session import Options, Session, has_session
-from laconic.runtime.sharded.local_shard import is_sharded
 from laconic.runtime.step_recorder import recorded
 from laconic.runtime.tiers import is_collective, level_names
 from laconic.runtime.undistributed import note_distributed
@@ -69,12 +69,14 @@ def distribute(
     `laconic run --dry-run`, after its report, and in the processes that `--servers` starts, when all workers are done.
 
     - `model`: the module to train, on its device already (see `laconic.device`); it may be sharded by `fully_shard`
-      before, and is not one that DDP has wrapped.
+      before, or cut along other dimensions of the mesh than that of its copies (by `shard_tensors`, or torch's
+      `parallelize_module`), and is not one that DDP has wrapped.
     - `optimizer`: any `torch.optim.Optimizer` of the model's parameters.
     - `strategy`: text or value; default `bsp`. Where the model is sharded, also a method of sharded training such as
       `zero_plus_plus` or `sdp4bit`. `auto` measures and decides, `auto(loss_budget=0.5%)` may also change
       the mathematics. `library:method`, as in `torch:ddp`, hands the model to that library.
-    - `mesh`: a DeviceMesh whose dimension names are the strategy's tiers.
+    - `mesh`: a DeviceMesh whose dimension names are the strategy's tiers, or one dimension of it. A parameter that is
+      cut along a dimension is left alone by the tier over it; compressors see this device's part.
     - `process_group`: distribute over these processes only.
     - `nonfinite`: `"raise"` ends all ranks alike at a NaN or infinite gradient; `"pass"` hands it on, as DDP does.
     - `sparse`: `"gather"` sends gradients of sparse embeddings as (index, value), `"dense"` makes them dense.
@@ -137,7 +139,6 @@ def distribute(
     if isinstance(chosen, Rival):
         model, optimizer = hand_over(chosen, worker, model, optimizer, mesh, process_group, settings)
         return model, recorded(optimizer, worker, config)
-    device = next(model.parameters()).device
     group, levels = _groups(worker, chosen, mesh, process_group)
     description = describe(model, optimizer, str(chosen), settings)
     options = Options(refuse_nonfinite=nonfinite == "raise", gather_sparse=sparse == "gather", seed=seed)
@@ -145,12 +146,14 @@ def distribute(
         session = _sharded_session(worker, model, chosen, group, levels, options, optimizer, description, weights)
         model.no_sync = NoSync(session)  # type: ignore[assignment]
         return model, recorded(DistributedOptimizer(optimizer, session), worker, config)
+    cuts = Cuts.of(worker, model) if isinstance(worker, RealWorker | VirtualWorker) else Cuts()
+    if cuts:
+        _refuse_parts(model, cuts, chosen, [*levels.values()] or [group], chooses=budget is not None)
     if is_collective(chosen):  # otherwise the server compares, and sends every worker the first values
-        agree(description, group, device)
-        complete([InFlight(broadcast_tensors([*model.parameters(), *model.buffers()], [group]))])
+        _begin_alike(model, cuts, description, cuts.agreeing([*levels.values()] if cuts and levels else [group]))
     elif nonfinite == "raise":
         raise ContractError('nonfinite="raise" ends all ranks alike, which workers of a server cannot: leave it out')
-    session = Session(worker, model, chosen, group, levels, options, optimizer, description)
+    session = Session(worker, model, chosen, group, levels, options, optimizer, description, cuts=cuts)
     if budget is not None:
         from laconic.planner.autotune import Autotuning  # the planner takes time to load, and only `auto` needs it
 
@@ -181,8 +184,8 @@ def _refuse(model: nn.Module, optimizer: Any) -> None:
     for name, parameter in model.named_parameters():
         if isinstance(parameter, nn.UninitializedParameter):
             raise ContractError(f"{name!r} has no shape yet: run one batch through the model before distribute()")
-        if is_sharded(parameter) and not _is_fully_sharded(model):
-            raise ContractError(f"{name!r} is a DTensor: pass the module that fully_shard() was called on")
+    if any(map(_is_fully_sharded, model.modules())) and not _is_fully_sharded(model):
+        raise ContractError("a part of this model is sharded: pass the module that fully_shard() was called on")
     if next(model.parameters(), None) is None:
         raise ContractError("this model has no parameters: there is nothing to distribute")
     attached = getattr(model, "no_sync", None)
@@ -230,6 +233,32 @@ def _sharded_session(
     words = gathered_weights(weights)
     agree(description, group, next(model.parameters()).device)
     return ShardedSession(worker, model, strategy, group, levels, options, optimizer, description, words)
+
+
+def _refuse_parts(model: nn.Module, cuts: Cuts, strategy: Strategy, groups: list[Group], chooses: bool) -> None:
+    """Refuse, for a model that is cut among devices, what does not fit the strategy."""
+    if chooses:
+        raise StrategyError("`auto` measures whole models, and this one is cut among devices: write a strategy")
+    cuts.refuse(strategy)
+    if not any(cuts.is_whole(name, group) for name, _ in model.named_parameters() for group in groups):
+        raise ContractError(
+            "every parameter of this model is cut among the workers that would average it, as those of a module inside "
+            "one that fully_shard() was called on are: pass that module, or the mesh's dimension of the copies"
+        )
+
+
+def _begin_alike(model: nn.Module, cuts: Cuts, description: dict[str, Any], groups: list[Group]) -> None:
+    """Compare the workers of each group, inner to outer, and let parameters and buffers start from the first ones
+    that have them; what is cut among a group is neither compared nor copied there."""
+    tensors: dict[str, Tensor] = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    device = next(model.parameters()).device
+    alike: dict[tuple[Group, ...], list[Tensor]] = {}
+    for name, tensor in tensors.items():
+        alike.setdefault(tuple(g for g in groups if cuts.is_whole(name, g)), []).append(tensor)
+    for group in groups:
+        kinds = {name: kind for name, kind in description["parameters"].items() if cuts.is_whole(name, group)}
+        agree({**description, "parameters": kinds}, group, device)
+    complete([InFlight(broadcast_tensors(copied, where)) for where, copied in alike.items()])
 
 
 def _groups(

@@ -3,7 +3,9 @@ it."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from typing import TypeGuard
 
 from laconic.errors import ContractError
@@ -11,40 +13,60 @@ from laconic.runtime.parameters import Parameters
 from laconic.runtime.partition import Partition
 from laconic.runtime.sharded.solo_group import SoloGroup
 from laconic.runtime.tiers import Stack, Tier, active_conditions, stacks_by_parameter
-from laconic.strategy import Condition, StepCondition, Strategy
+from laconic.strategy import Condition, Sentence, StepCondition, Strategy
+
+NOBODY = ""
+"""The level of a tier in which a worker is by itself."""
+
+TakesPart = Callable[[str, str | None], bool]
+"""Whether a parameter, by its name, is averaged at a level."""
+
+Cut = Callable[[str], object]
+"""In which way a parameter, by its name, is cut among devices: equal for those that are cut alike."""
 
 
 class Arrangement:
     """The partitions of a model's parameters under a strategy, and the phases that are over."""
 
-    def __init__(self, strategy: Strategy, parameters: Parameters) -> None:
+    def __init__(self, strategy: Strategy, parameters: Parameters, takes_part: TakesPart, cut: Cut) -> None:
         self.strategy, self._parameters = strategy, parameters
+        self._takes_part, self._cut = takes_part, cut
         self.partitions: list[Partition] = []
         self._met: set[Condition] = set()
 
-    def renew(self, make: Callable[[Stack, list[int]], Partition]) -> None:
+    def renew(self, make: Callable[[Stack, list[int], int], Partition]) -> None:
         """Make the partitions of the current phase; those that continue keep their memory."""
         old = {(partition.stack, tuple(partition.members)): partition for partition in self.partitions}
-        self.partitions = [
-            old.get((stack, tuple(members))) or make(stack, members) for stack, members in self._governed().items()
-        ]
+        seen: Counter[Stack] = Counter()
+        self.partitions = []
+        for stack, members in self._governed():
+            continuing = old.get((stack, tuple(members)))
+            self.partitions.append(continuing or make(stack, members, seen[stack]))
+            seen[stack] += 1
         self._refuse_what_cannot_be()
 
     def leaving(self) -> list[Partition]:
         """Return the partitions that govern nothing in the phase that begins."""
-        staying = self._governed().keys()
+        staying = {stack for stack, _ in self._governed()}
         return [partition for partition in self.partitions if partition.stack not in staying]
 
     def forget(self) -> None:
         """Drop all partitions, so that rules begin from the present parameters."""
         self.partitions = []
 
-    def _governed(self) -> dict[Stack, list[int]]:
-        """Return which parameters each stack of sentences governs now."""
-        governed = stacks_by_parameter(self.strategy, self._parameters.specs, self._met.__contains__)
+    def _governed(self) -> list[tuple[Stack, list[int]]]:
+        """Return which parameters each stack of sentences governs now; of those that are cut along different devices,
+        each kind by itself."""
+        specs = self._parameters.specs
+        governed: dict[tuple[Stack, object], list[int]] = {}
+        for stack, members in stacks_by_parameter(self.strategy, specs, self._met.__contains__).items():
+            for i in members:
+                name = specs[i].name
+                own = tuple(pair for pair in stack if self._takes_part(name, pair[1])) or _alone()
+                governed.setdefault((own, self._cut(name)), []).append(i)
         if not governed:
             raise ContractError("this model has sparse parameters only: distribute(..., sparse='dense') averages them")
-        return governed
+        return [(stack, members) for (stack, _), members in governed.items()]
 
     def _refuse_what_cannot_be(self) -> None:
         tiers = self.tiers
@@ -117,7 +139,7 @@ class Arrangement:
     def averaging_tiers(self, step: int) -> list[Tier]:
         """Return the tiers in which a step's gradients are averaged; buffers and sparse gradients use the same ones."""
         stacks = [[t for t in s.tiers if t.sync.averages_gradients(step)] for s in self.partitions]
-        return next((stack for stack in stacks if stack), [])
+        return max(stacks, key=len, default=[])  # what is cut takes part in fewer
 
     def gradient_weights(self) -> dict[int, float]:
         """Ask the rules which gradients the coming step needs: return the factor of each, where a rule sets one."""
@@ -154,3 +176,11 @@ class Arrangement:
 
 def _ends_with_a_step(condition: Condition) -> TypeGuard[StepCondition]:
     return isinstance(condition, StepCondition)
+
+
+@cache
+def _alone() -> Stack:
+    """Return what governs a parameter that no other worker has."""
+    plain = Strategy.parse("bsp")
+    assert isinstance(plain, Sentence)
+    return ((plain, NOBODY),)

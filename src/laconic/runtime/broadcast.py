@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from laconic.runtime.sharded.local_shard import local_part
 from laconic.worker import Communication, Group
 
 
@@ -15,7 +16,7 @@ def broadcast_tensors(tensors: Sequence[Tensor], groups: Sequence[Group], contro
 
     With several groups (tiers, inner to outer) the outermost goes first, so that rank 0's numbers reach every worker.
     """
-    present = [t for t in tensors if t.numel()]
+    present = [t for t in map(local_part, tensors) if t.numel()]
     if not present:
         return
     raw = torch.cat([t.detach().contiguous().view(-1).view(torch.uint8) for t in present])

@@ -44,6 +44,7 @@ def checkpoint(path: str | os.PathLike[str], model: nn.Module, optimizer: optim.
       (numbers, text, tensors, lists and dicts of these).
     """
     session = session_of(optimizer, "checkpoint", beside_servers=True)
+    _refuse_parts_elsewhere(session)
     root = Path(path)
     group = session.group
     if not session.arrangement.collective:
@@ -76,6 +77,7 @@ def resume(
     - `objects`: objects with `load_state_dict` that were given to `checkpoint` under the same names: they are restored.
     """
     session = session_of(optimizer, "resume", beside_servers=True)
+    _refuse_parts_elsewhere(session)
     if not session.arrangement.collective:
         return resume_beside_servers(Path(path), session, optimizer, objects)
     group, device = session.group, session.parameters.device
@@ -91,6 +93,17 @@ def resume(
     mine = _read_own(folder, session)
     restore(session, model, optimizer, mine, lambda rank: read_file(folder / f"rank-{rank}.pt", device), folder)
     return restore_extras(mine["extra"], objects, folder)
+
+
+def _refuse_parts_elsewhere(session: Session) -> None:
+    """Refuse a model of which workers outside of this session have parts: nobody would know when all are saved."""
+    members = set(session.group.ranks)
+    if any(not members.issuperset(group.ranks) for group in session.cuts.groups):
+        raise ContractError(
+            "this model is cut among devices that its strategy does not span, so that no checkpoint would hold all of "
+            "its parts: give distribute() the whole mesh and a tier for each of its dimensions, as in [bsp]@tp > "
+            "[int8+ef]@dp, or save it with torch.distributed.checkpoint"
+        )
 
 
 def _unused(root: Path, session: Session) -> int:

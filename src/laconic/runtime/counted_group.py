@@ -20,9 +20,8 @@ from laconic.collective.execute import execute
 from laconic.collective.flows import tree_children
 from laconic.collective.live_probe import Measured, probe_group
 from laconic.collective.program import Program
-from laconic.runtime.ledger import Ledger
 from laconic.values.wire import wire_factor
-from laconic.worker import Coding, Communication, Handle
+from laconic.worker import Coding, Communication, Handle, Ledger
 
 
 class CountedGroup(ABC):

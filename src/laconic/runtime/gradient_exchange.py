@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,7 +43,7 @@ class GradientExchange:
     def __init__(
         self,
         worker: Worker,
-        group: Group,
+        agreeing: Sequence[Group],
         model: nn.Module,
         parameters: Parameters,
         arrangement: Arrangement,
@@ -53,7 +53,7 @@ class GradientExchange:
         refuse_nonfinite: bool,
         rearrange: Callable[[], None],
     ) -> None:
-        self._worker, self._group, self._parameters = worker, group, parameters
+        self._worker, self._agreeing, self._parameters = worker, agreeing, parameters
         self._arrangement, self._comm_planner, self._deferred_step = arrangement, comm_planner, deferred_step
         self._progress, self._refuse_nonfinite, self._rearrange = progress, refuse_nonfinite, rearrange
         self.skipped = SkippedGradients(parameters.dense)
@@ -245,10 +245,11 @@ class GradientExchange:
             self._nonfinite = nonfinite if self._nonfinite is None else self._nonfinite.logical_or(nonfinite)
 
     def _agree_on_nonfinite(self) -> Communication[Any]:
-        """Agree over all workers, whatever groups the gradients themselves are sent in, whether a gradient is not
-        finite."""
+        """Agree over all workers that train this model, whatever groups the gradients themselves are sent in, whether a
+        gradient is not finite."""
         flag = torch.zeros(1, device=self._parameters.device)
         if self._nonfinite is not None:
             flag += self._nonfinite
-        total = yield self._group.all_reduce(flag, "max", control=1.0)
-        return bool(total != 0)
+        for group in self._agreeing:
+            flag = yield group.all_reduce(flag, "max", control=1.0)
+        return bool(flag != 0)

@@ -29,11 +29,12 @@ class Ledger:
     def received_bytes(self, kind: Kind | None = None) -> float:
         return _total(self._received, kind)
 
-    def by_operation(self) -> dict[str, float]:
+    def by_operation(self, kind: Kind | None = None) -> dict[str, float]:
         """Return the bytes sent, by operation."""
         totals: dict[str, float] = defaultdict(float)
-        for (operation, _), n in self._sent.items():
-            totals[operation] += n
+        for (operation, sent_as), n in self._sent.items():
+            if kind in (None, sent_as):
+                totals[operation] += n
         return dict(totals)
 
 

@@ -24,6 +24,8 @@ class Partition:
     stack: Stack
     members: list[int]
     tiers: list[Tier]
+    number: int = 0
+    """How many partitions with the same stack come before: those of parameters that are cut in other ways."""
 
     def __post_init__(self) -> None:
         for sentence, level in self.stack[1:]:
@@ -48,7 +50,8 @@ class Partition:
     @property
     def key(self) -> str:
         """The stack as text, by which a checkpoint assigns saved memory to partitions."""
-        return " > ".join(f"[{sentence}]@{level}" for sentence, level in self.stack)
+        stack = " > ".join(f"[{sentence}]@{level}" for sentence, level in self.stack)
+        return f"{stack} #{self.number}" if self.number else stack
 
     def context_for(self, tier: Tier) -> TierContext:
         """Return what the sync rule of one of the tiers sees of this partition."""

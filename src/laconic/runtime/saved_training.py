@@ -1,7 +1,7 @@
 """What is saved of a training, whatever holds it: each worker's part, and how a run continues from it.
 
 A part holds the worker's own memory, random states and extras. The model and the optimizer are in the first worker's
-part, and in every part where workers have models of their own.
+part, and in every part where workers have models of their own or parts of one.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from laconic.runtime.handed_over import refuse_rivals
 from laconic.runtime.optimizer import DistributedOptimizer
 from laconic.runtime.random_states import random_states, set_random_states
 from laconic.runtime.session import Session
+from laconic.runtime.sharded.local_state import local_state, model_state, optimizer_state
 from laconic.strategy import Sentence, Strategy
 
 Part = dict[str, Any]
@@ -56,7 +57,10 @@ def own_part(session: Session, model: nn.Module, optimizer: optim.Optimizer, ext
         "random": random_states(),
         "extra": extra,
     }
-    if not session.saves_beside and (session.group.rank == 0 or session.arrangement.replicas_differ):
+    if session.cuts:
+        state = {"model": model.state_dict(), "optimizer": optimizer.base.state_dict()}  # type: ignore[attr-defined]
+        part |= {"cut": True, **local_state(state)}
+    elif not session.saves_beside and (session.group.rank == 0 or session.arrangement.replicas_differ):
         part |= {"model": model.state_dict(), "optimizer": optimizer.base.state_dict()}  # type: ignore[attr-defined]
     return part
 
@@ -111,6 +115,11 @@ def restore(
     session.deferred_step.settle()  # what is in flight belongs to the parameters of before
     same = mine["workers"] == session.group.size and session.fits(mine["session"])
     before = mine["session"]["strategy"]
+    if bool(session.cuts) != bool(mine.get("cut")) or (session.cuts and (not same or before != str(session.strategy))):
+        raise ContractError(
+            f"{where} holds the parts of a model that is cut among devices, or this run's is and it does not: resume "
+            f"with {mine['workers']} workers, cut as they were, by `{before}`"
+        )
     if session.autotuner is None and before != str(session.strategy):
         _take_over(session, model, optimizer, mine, part_of, where)
     elif mine["replicas_differ"] and not same:
@@ -123,9 +132,9 @@ def restore(
             assert isinstance(where, Path)
             session.load_beside(where)
         else:
-            weights = mine if "model" in mine else part_of(0)
-            _load(model, weights["model"], where)
-            _load(optimizer.base, weights["optimizer"], where)  # type: ignore[attr-defined]
+            weights, base = mine if "model" in mine else part_of(0), optimizer.base  # type: ignore[attr-defined]
+            _load(model, model_state(model, weights["model"]), where)
+            _load(base, optimizer_state(base, weights["optimizer"]), where)
         if not same:
             session.redistribute_state([part_of(r)["session"] for r in range(mine["workers"])])
     if same:

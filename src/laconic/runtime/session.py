@@ -21,10 +21,11 @@ from laconic.compression.optional import takes_factors_of, takes_of
 from laconic.errors import ContractError
 from laconic.kernels.offload import synchronize
 from laconic.runtime import metrics
-from laconic.runtime.arrangement import Arrangement
+from laconic.runtime.arrangement import NOBODY, Arrangement
 from laconic.runtime.batch_size import set_batch
 from laconic.runtime.bucket_uses import BucketReport
 from laconic.runtime.comm_planner import Autotuner, CommPlanner
+from laconic.runtime.cuts import Cuts
 from laconic.runtime.deferred_step import DeferredStep
 from laconic.runtime.gradient_exchange import GradientExchange, Progress
 from laconic.runtime.gradient_source import MakeSource, autograd_source
@@ -37,6 +38,7 @@ from laconic.runtime.partition import Partition
 from laconic.runtime.partition_state import redistribute_state, restore_state, saved_state
 from laconic.runtime.reducer import Reducer
 from laconic.runtime.server_setup import Shards, address_of, refuse_levels
+from laconic.runtime.sharded.solo_group import SoloGroup
 from laconic.runtime.shared_memory import share
 from laconic.runtime.tiers import Stack, Tier
 from laconic.strategy import Condition, StepCondition, Strategy
@@ -70,6 +72,7 @@ class Session:
         optimizer: Optimizer | None = None,
         description: Mapping[str, Any] | None = None,
         source: MakeSource = autograd_source,
+        cuts: Cuts | None = None,
     ) -> None:
         self.worker, self.model, self.group = worker, model, group
         self.optimizer = optimizer  # the user's own
@@ -78,20 +81,21 @@ class Session:
         self.noted: dict[str, float] = {}  # numbers that rules report about themselves: a staleness, a period
         self.apply: Callable[[], Any] = lambda: None
         self._levels, self._options = levels, options
+        self.cuts = cuts or Cuts()
         self._rate_factor = 1.0
         self._batch: int | None = None
         self.autotuner: Autotuner | None = None  # where the strategy is `auto`
         self._logged_before = metrics.serial()
         self.progress = Progress()
         self.parameters = Parameters.of(model, options.gather_sparse)
-        self.arrangement = Arrangement(strategy, self.parameters)
+        self.arrangement = Arrangement(strategy, self.parameters, self._takes_part, self.cuts.ranks)
         self.comm_planner = CommPlanner(self)
         self.deferred_step = DeferredStep(self.parameters.dense)
         self._optimizer_overrides = OptimizerOverrides(optimizer)
         self._linear_factors = LinearFactors(model)
         self.gradients = GradientExchange(
             worker,
-            group,
+            self.cuts.agreeing([group]),
             model,
             self.parameters,
             self.arrangement,
@@ -103,6 +107,15 @@ class Session:
         )
         self.arrange()
         self._source = source(worker, model, self.parameters.trainable, self.gradients)
+        self._step_share = 1.0
+        self._prepare_pass()
+
+    def take_gradients_from(self, source: MakeSource, step_share: float) -> None:
+        """Let another source report gradients from now on, which tells a clock itself how far the passes have come;
+        `step_share` is what the clock adds for a step, in those of a whole model."""
+        self._source.remove()
+        self.gradients.timed_elsewhere, self._step_share = True, step_share
+        self._source = source(self.worker, self.model, self.parameters.trainable, self.gradients)
         self._prepare_pass()
 
     def _prepare_pass(self) -> None:
@@ -149,11 +162,21 @@ class Session:
         self._linear_factors.record(name for s in factor_users for name in s.context_for(s.tiers[0]).names)
         self.gradients.plan()
 
-    def _partition(self, stack: Stack, members: list[int]) -> Partition:
+    def _group_at(self, level: str | None) -> Group:
+        """Return the group that a tier spans."""
+        if level == NOBODY:
+            return SoloGroup(self.worker.rank, self.worker.ledger)
+        return self.group if level is None else self._levels[level]
+
+    def _takes_part(self, name: str, level: str | None) -> bool:
+        """Return whether a parameter is averaged at a level: not where the workers there have parts of it."""
+        return not self.cuts or self.cuts.is_whole(name, self._group_at(level))
+
+    def _partition(self, stack: Stack, members: list[int], number: int) -> Partition:
         tiers = [
             Tier(
                 sentence,
-                self.group if level is None else self._levels[level],
+                self._group_at(level),
                 self._options.seed,
                 self.worker,
                 rate=self._rate,
@@ -169,7 +192,7 @@ class Session:
                 tier.server = self.shards(tier, members).enter(self.worker)
             if tier.architecture.shares:
                 share(self.worker, tier.group, [*(self.parameters.dense[i] for i in members), *self.parameters.sparse])
-        return Partition(self, stack, members, tiers)
+        return Partition(self, stack, members, tiers, number)
 
     def _rate(self) -> float:
         return 1.0 if self.optimizer is None else float(self.optimizer.param_groups[0]["lr"])
@@ -204,7 +227,7 @@ class Session:
             self.deferred_step.step(self.optimizer)
         elif not replacing:
             self.apply()
-        self.worker.computed("step")
+        self.worker.computed("step", self._step_share)
         for partition in self.partitions:
             for tier in partition.tiers:
                 rule = tier.sync.stepping if replacing else tier.sync.after_step

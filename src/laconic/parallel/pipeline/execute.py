@@ -12,12 +12,13 @@ from torch.optim import Optimizer
 
 from laconic.errors import PipelineError
 from laconic.parallel.pipeline.boundary import BoundaryCode
+from laconic.parallel.pipeline.copies import collected_from
 from laconic.parallel.pipeline.costs import StageCosts
 from laconic.parallel.pipeline.messages import Messages
 from laconic.parallel.pipeline.pipeline import Pipeline
 from laconic.parallel.pipeline.stage import Stage
 from laconic.parallel.pipeline.task import Op, Task
-from laconic.parallel.tensor.megatron import local
+from laconic.runtime.sharded.local_shard import local_part
 from laconic.runtime.undistributed import note_distributed
 from laconic.worker import Group, Worker
 
@@ -36,11 +37,12 @@ class PipelineDevice:
 
     - `pipeline`: what all devices do.
     - `modules`: the stages that this device holds, by number.
-    - `optimizers`: theirs.
+    - `optimizers`: theirs. Where other pipelines hold the same stages, each stage and its optimizer are what
+      `laconic.distribute(stage, optimizer, strategy, mesh=mesh["dp"])` returned: gradients are summed over microbatches
+      here, and exchanged among the copies before each update.
     - `loss`: the loss of outputs and targets, a mean over samples.
     - `worker`: this process, or this virtual worker.
     - `group`: the devices, where they are not all workers.
-    - `replicas`: the devices of other pipelines that hold the same stages, with this one: gradients are averaged.
     - `codes`: how what travels between stages is encoded, see `Messages`.
     - `costs`: on virtual workers, the seconds of stages where `Compute` has one second for each part of a step.
     - `in_order`: whether gradients are summed in the order of microbatches, whatever the order of the passes.
@@ -57,9 +59,8 @@ class PipelineDevice:
         codes: Mapping[tuple[Literal["forward", "backward"], int], BoundaryCode] | None = None,
         costs: StageCosts | None = None,
         in_order: bool = False,
-        replicas: Group | None = None,
     ) -> None:
-        self.group, self.replicas = group or worker.world, replicas
+        self.group = group or worker.world
         if self.group.size != pipeline.devices:
             raise PipelineError(f"{pipeline.name} is for {pipeline.devices} devices, and there are {self.group.size}")
         held = pipeline.stages_of(self.group.rank)
@@ -73,6 +74,12 @@ class PipelineDevice:
         self.pipeline, self.worker, self.costs, self.optimizers = pipeline, worker, costs, dict(optimizers)
         self.stages = {
             number: Stage(module, loss if number == last else None, pipeline.stashes, in_order)
+            for number, module in modules.items()
+        }
+        self._exchanges = {
+            number: collected_from(
+                optimizers[number], module, None if costs is None else costs.seconds(Op.UPDATE, number, 1.0)
+            )
             for number, module in modules.items()
         }
         self.messages = Messages(pipeline, self.group, codes or {})
@@ -115,7 +122,8 @@ class PipelineDevice:
     def _do(self, task: Task, inputs: Sequence[Tensor], targets: Sequence[Any], shares: Sequence[float]) -> None:
         if task.op is Op.UPDATE:
             self._update(task.stage)
-            self._note_time(task)
+            if self._exchanges[task.stage] is None:  # otherwise the step of a distributed optimizer has noted it
+                self._note_time(task)
             return
         stage, k = self.stages[task.stage], task.microbatch
         if task.op is Op.FORWARD:
@@ -166,12 +174,10 @@ class PipelineDevice:
             for parameter in stage.module.parameters():
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
-                self._copies[number].all_reduce(parameter.grad).wait()
-        if self.replicas is not None:
-            for gradient in [p.grad for p in stage.module.parameters() if p.grad is not None]:
-                own = local(gradient)
-                self.replicas.all_reduce(own).wait()
-                own.div_(self.replicas.size)
+                self._copies[number].all_reduce(local_part(parameter.grad)).wait()
+        exchange = self._exchanges[number]
+        if exchange is not None:
+            exchange.report()
         optimizer.step()
         optimizer.zero_grad()
 

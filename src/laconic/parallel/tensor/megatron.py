@@ -30,7 +30,7 @@ Cut = Literal["columns", "rows", "shared", "vocabulary", "logits"]
     paper="Shoeybi et al., arXiv 1909.08053, 2019",
     why_no_word="It cuts a model's matrices before training; write `shard_tensors(model, mesh, cuts)`.",
 )
-def shard_tensors(model: nn.Module, mesh: DeviceMesh, cuts: Mapping[str, Cut]) -> nn.Module:
+def shard_tensors(model: nn.Module, mesh: DeviceMesh, cuts: Mapping[str, Cut], source: int | None = 0) -> nn.Module:
     """Cut the matrices of a model's layers among the devices of a mesh with one dimension, and return the model.
 
     A matrix that is cut by columns takes inputs that all devices have and yields each device its part of the outputs;
@@ -43,6 +43,8 @@ def shard_tensors(model: nn.Module, mesh: DeviceMesh, cuts: Mapping[str, Cut]) -
       layers, "shared" for a module whose input several matrices take that are cut by columns, as in attention, so that
       its gradient is summed once; "vocabulary" for an embedding, "logits" for the last matrix, whose outputs stay cut
       for `parallel_cross_entropy`.
+    - `source`: the device whose values all get their parts of; None: each keeps its part of its own, which are the same
+      on all devices already, and nothing is sent. Virtual workers need None.
     """
     styles: dict[Cut, ParallelStyle] = {
         "columns": ColwiseParallel(),
@@ -70,7 +72,7 @@ def shard_tensors(model: nn.Module, mesh: DeviceMesh, cuts: Mapping[str, Cut]) -
                     f"{path} has {weight.shape[cut == 'rows']} {'inputs' if cut == 'rows' else 'outputs'}, which "
                     f"{size} devices do not divide"
                 )
-    return parallelize_module(model, mesh, plan)
+    return parallelize_module(model, mesh, plan, src_data_rank=source)
 
 
 def _matches(path: str, name: str) -> bool:

@@ -28,12 +28,14 @@ class LocalShard(nn.Parameter):
     @property
     def grad(self) -> Tensor | None:  # type: ignore[override]
         gradient = self.whole.grad
+        if gradient is not None and gradient.placements != self.whole.placements:  # a sum that is not complete, say
+            gradient = self.whole.grad = gradient.redistribute(placements=self.whole.placements)
         return None if gradient is None else gradient.to_local()
 
     @grad.setter
     def grad(self, gradient: Tensor | None) -> None:
         if gradient is None or self.whole.grad is None:
-            self.whole.grad = None if gradient is None else _sharded_like(self.whole, gradient)
+            self.whole.grad = None if gradient is None else sharded_like(self.whole, gradient)
         elif self.grad is not gradient:
             self.whole.grad.to_local().copy_(gradient)
 
@@ -46,7 +48,13 @@ def is_sharded(parameter: Tensor) -> bool:
     return type(parameter.data).__name__ == "DTensor"
 
 
-def _sharded_like(parameter: Any, local: Tensor) -> Tensor:
+def local_part(tensor: Tensor) -> Tensor:
+    """Return this worker's part of a `DTensor`, and any other tensor as it is."""
+    return tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined, no-any-return]
+
+
+def sharded_like(parameter: Any, local: Tensor) -> Tensor:
+    """Return the `DTensor` that is sharded as a parameter is, and of which this is the worker's part."""
     from torch.distributed.tensor import DTensor
 
     return DTensor.from_local(

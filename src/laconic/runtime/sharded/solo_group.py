@@ -8,8 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from laconic.runtime.counted_group import CountedGroup
-from laconic.runtime.ledger import Ledger
-from laconic.worker import Handle
+from laconic.worker import Handle, Ledger
 
 
 @dataclass(frozen=True, eq=False)
