@@ -20,7 +20,8 @@ import laconic
 from laconic.parallel.context.ring import RingAttention, ring_attention
 from laconic.parallel.device_groups import groups_of
 from laconic.parallel.experts.layer import MixtureOfExperts, balance_loss
-from laconic.parallel.experts.shard import average_gradients, shard_experts
+from laconic.parallel.experts.shard import shard_experts
+from laconic.parallel.gradients import average_gradients
 from laconic.real.connect import connect
 
 WIDTH, HEADS, LENGTH, VOCABULARY, BATCH, EXPERTS = 32, 4, 32, 20, 16, 8

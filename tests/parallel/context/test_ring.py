@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import laconic
 from laconic.errors import LaconicError
@@ -114,8 +115,8 @@ def test_the_backward_pass_sees_the_keys_of_the_forward_pass() -> None:
 
         def output(moved: Tensor) -> Tensor:
             attend = ring_attention(mesh, length, forward="cast_bf16(stochastic)", seed=3)
-            found: Tensor = (attend(*(attend.cut(x, 2) for x in (moved, key, value))) * attend.cut(gradient, 2)).sum()
-            return found
+            outputs = attend(attend.cut(moved, 2), attend.cut(key, 2), attend.cut(value, 2))
+            return (outputs * attend.cut(gradient, 2)).sum()
 
         leaf = query.clone().requires_grad_()
         output(leaf).backward()
@@ -191,3 +192,31 @@ def test_mistakes_are_told() -> None:
     parts = ("two for each of 2", "one dimension", "no code", "8 tokens", r"(1, 4, 3, 2)", "divide those of queries")
     for message, part in zip(laconic.simulate(device, 2).results[0], parts, strict=True):
         assert part in message
+
+
+@pytest.mark.parametrize("sentence", ["bsp", "bsp / cast_int8(64)+ef"])
+def test_distribute_averages_what_devices_of_a_ring_compute(sentence: str) -> None:
+    """Parameters are whole on every device, so that any sentence sums their gradients: training is that of one
+    process without compression, and near it with."""
+    length = 16
+    text = torch.randn(3, length, 8, generator=torch.Generator().manual_seed(4))
+
+    def trained(devices: int, sentence: str) -> float:
+        torch.manual_seed(2)
+        model = nn.ModuleDict({"mixed": nn.Linear(8, 24), "out": nn.Linear(8, 8)})
+        optimizer = torch.optim.SGD(model.parameters(), 0.3, momentum=0.5)
+        mesh = laconic.init_device_mesh("cpu", (devices,), mesh_dim_names=("cp",))
+        _, averaging = laconic.distribute(model, optimizer, sentence)
+        attend = ring_attention(mesh, length, causal=True, zigzag=True)
+        x = attend.cut(text)
+        for _ in range(5):
+            query, key, value = model["mixed"](x).unflatten(-1, (3, 2, -1)).permute(2, 0, 3, 1, 4)
+            loss = ((model["out"](attend(query, key, value).transpose(1, 2).flatten(2)) - x) ** 2).mean()
+            averaging.zero_grad()
+            loss.backward()
+            averaging.step()
+        return float(loss.detach())
+
+    (alone,) = laconic.simulate(partial(trained, 1, "bsp"), 1).results
+    together = laconic.simulate(partial(trained, 4, sentence), 4).results
+    assert sum(together) / 4 == pytest.approx(alone, abs=1e-6 if sentence == "bsp" else 2e-3)

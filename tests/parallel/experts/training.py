@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from laconic.parallel.experts.layer import MixtureOfExperts, balance_loss
-from laconic.parallel.experts.shard import average_gradients, shard_experts
+from laconic.parallel.experts.shard import shard_experts
+from laconic.parallel.gradients import average_gradients
 from laconic.real.connect import connect
 
 WIDTH, EXPERTS, OUT = 6, 8, 3

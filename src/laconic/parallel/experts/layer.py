@@ -59,23 +59,29 @@ class MixtureOfExperts(nn.Module):
         self.count = len(experts)
         self.routed: Routed | None = None
         self._exchange: Exchange | None = None
-        self._everyone: tuple[Group, ...] = ()
+        self.copies: tuple[Group, ...] = ()
+        """Groups of devices that hold the same experts as this one, and have other tokens."""
         self._name, self._step = "", 0
 
-    def cut(self, exchange: Exchange, everyone: Iterable[Group], name: str) -> None:
+    @property
+    def is_cut(self) -> bool:
+        """Whether this device holds some of the experts, and exchanges tokens with others."""
+        return self._exchange is not None
+
+    def cut(self, exchange: Exchange, copies: Iterable[Group], name: str) -> None:
         """Keep the experts of this device alone, and exchange tokens with the other devices from now on.
 
-        - `everyone`: groups along which devices have different tokens, which together hold all of them.
+        - `copies`: groups of devices that keep the same experts and have other tokens.
         - `name`: this layer's, the same on all devices.
         """
         size = exchange.group.size
-        if self._exchange is not None:
+        if self.is_cut:
             raise LaconicError(f"the experts of {name or 'this layer'} are cut already")
         if self.count % size:
             raise LaconicError(f"{name or 'the layer'} has {self.count} experts, which {size} devices do not divide")
         each, first = self.count // size, exchange.group.rank * (self.count // size)
         self.experts = nn.ModuleDict({str(k): self.experts[str(k)] for k in range(first, first + each)})
-        self._exchange, self._everyone, self._name = exchange, tuple(everyone), name
+        self._exchange, self.copies, self._name = exchange, tuple(copies), name
 
     def forward(self, x: Tensor) -> Tensor:
         tokens = x.reshape(-1, x.shape[-1])
@@ -124,7 +130,7 @@ class MixtureOfExperts(nn.Module):
     def _noted(self, probabilities: Tensor, gathered: Tensor, kept: Tensor) -> Routed:
         first = gathered.sum(0)[0]
         devices = len(gathered)
-        for group in self._everyone:
+        for group in self.copies:
             first = group.all_reduce(first.clone(), control=1.0).wait()
             devices *= group.size
         shares = first.to(probabilities.dtype) / first.sum().clamp(min=1)

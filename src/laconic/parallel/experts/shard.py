@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
-from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from laconic.errors import LaconicError
@@ -42,8 +41,8 @@ def shard_experts(
     dropped. Before, they gather how many tokens chose each expert (control data), from which each knows all lengths and
     which tokens find room: those of one process that has the tokens of all devices along `along`, in their order.
 
-    Gradients: the loss of each device is a mean over its own tokens, as many on all devices. Then call
-    `average_gradients`, which gives those of the mean over all tokens.
+    Gradients: the loss of each device is a mean over its own tokens, as many on all devices. After the backward pass
+    call `average_gradients`, which makes them those of the mean over all tokens.
 
     - `mesh`: the devices that have different tokens. Along other dimensions than `along` experts have copies.
     - `forward`, `backward`: how activations and their gradients are encoded on their way: any compression whose
@@ -62,34 +61,6 @@ def shard_experts(
     for name, layer in layers.items():
         layer.cut(exchange, others, name)
     return model
-
-
-def average_gradients(model: nn.Module, mesh: DeviceMesh, along: str = "ep") -> None:
-    """Make the gradients of a model whose experts are cut those of the mean of all devices' losses.
-
-    What is whole on every device is averaged over all of them. The gradient of an expert comes from the tokens of all
-    devices along `along` already, as a sum: it is divided by their number, and averaged over its copies alone.
-
-    - `mesh`, `along`: as given to `shard_experts`.
-    """
-    groups = groups_of(mesh)
-    line = _along(groups, along)
-    copies = [group for group in groups.values() if group is not line]
-    experts = {id(p) for layer in layers_of_experts(model).values() for p in layer.experts.parameters()}
-    whole: list[Tensor] = []
-    own: list[Tensor] = []
-    for parameter in model.parameters():
-        if parameter.grad is not None:
-            (own if id(parameter) in experts else whole).append(parameter.grad)
-    for gradients, over in ((whole, [line, *copies]), (own, copies)):
-        for dtype in dict.fromkeys(gradient.dtype for gradient in gradients):
-            same = [gradient for gradient in gradients if gradient.dtype == dtype]
-            flat = _flatten_dense_tensors(same)
-            for group in over:
-                flat = group.all_reduce(flat).wait()
-            flat = flat / mesh.size()
-            for gradient, mean in zip(same, _unflatten_dense_tensors(flat, same), strict=True):
-                gradient.copy_(mean)
 
 
 def _along(groups: dict[str, Group], name: str) -> Group:
