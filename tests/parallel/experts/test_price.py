@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +15,8 @@ from laconic.collective.exchanges import pairwise
 from laconic.collective.price import price
 from laconic.errors import LaconicError
 from laconic.network.network_tree import Level, Network
+from laconic.parallel.device_groups import groups_of
+from laconic.parallel.experts.exchange import Exchange
 from laconic.parallel.experts.layer import MixtureOfExperts
 from laconic.parallel.experts.price import even_rows, expert_seconds, message_bytes
 from laconic.parallel.experts.routing import choose
@@ -47,27 +52,36 @@ def test_the_virtual_clock_agrees_with_the_price(network: str, codes: tuple[str,
         output = cut(x)
         after = clock()
         output.sum().backward()
-        return after, clock() - after
+        return after, clock()
 
     measured = laconic.simulate(device, DEVICES, network=NETWORKS[network]).results
     router = layer().router
     experts = [choose(router(tokens(d)), TOP).experts.flatten() // (EXPERTS // DEVICES) for d in range(DEVICES)]
     rows = np.stack([np.bincount(e.numpy(), minlength=DEVICES) for e in experts])
     priced = expert_seconds(NETWORKS[network], rows, WIDTH, EXPERTS, TOP, forward=forward, backward=backward)
-    for ahead, back in measured:
-        assert ahead == pytest.approx(priced.counts + priced.forward, rel=1e-6)
-        assert back == pytest.approx(priced.backward, rel=1e-6)
-    assert priced.total == priced.counts + priced.forward + priced.backward
+    ahead, both = (max(times) for times in zip(*measured, strict=True))
+    # the second all-to-all begins on some devices before the first has ended on others
+    assert ahead == pytest.approx(priced.counts + priced.forward, rel=0.05)
+    assert both == pytest.approx(priced.total, rel=0.05)
 
 
-def test_even_rows_cost_what_the_program_of_an_all_to_all_does() -> None:
-    """The pairwise program takes a step for each other device, and pays the latency in each; one round pays it once."""
-    network = NETWORKS["a switch"]
-    rows = even_rows(DEVICES, TOKENS, TOP)
-    assert rows.sum() == DEVICES * TOKENS * TOP
-    once = expert_seconds(network, rows, WIDTH, EXPERTS, TOP).forward / 2
-    program = price(pairwise(DEVICES), 4 * WIDTH * float(rows.sum(1)[0]), network).seconds
-    assert program - once == pytest.approx((DEVICES - 2) * 2e-3)
+@pytest.mark.parametrize("rows", [[[1, 9, 4], [2, 3, 30], [8, 8, 8]], even_rows(3, 40, 1).round()])
+def test_one_way_takes_what_the_program_of_a_pairwise_all_to_all_does(rows: Any) -> None:
+    """In each step a device sends to one other and receives from one, and begins the next when both have ended."""
+    table, network = np.asarray(rows, dtype=int), Network.flat(3, 1e6, latency_seconds=2e-3)
+
+    def device() -> float:
+        mesh = laconic.init_device_mesh("cpu", (3,), mesh_dim_names=("ep",))
+        exchange, rank = Exchange(connect(), groups_of(mesh)["ep"], {}), laconic.rank()
+        exchange(torch.ones(int(table[rank].sum()), WIDTH), table[rank].tolist(), table[:, rank].tolist(), "rows", 0)
+        return connect().clock_seconds()
+
+    program = replace(pairwise(3), shares=4.0 * WIDTH * table.ravel())
+    measured = max(laconic.simulate(device, 3, network=network).results)
+    assert measured == pytest.approx(price(program, 1.0, network).seconds, rel=1e-6)
+    there = expert_seconds(network, table, WIDTH, EXPERTS, TOP).forward
+    back = price(replace(program, shares=4.0 * WIDTH * table.T.ravel()), 1.0, network).seconds
+    assert there == pytest.approx(measured + back)
 
 
 def test_bytes_of_messages() -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from laconic.collective import flows
+from laconic.collective.exchanges import pairwise
+from laconic.collective.price import price
 from laconic.errors import LaconicError
 from laconic.network.flow import Flow
 from laconic.network.network_tree import Network
+from laconic.network.placed import Placed
 from laconic.parallel.message_code import MessageCode
 
 _COUNT_BYTES = 8
@@ -52,7 +55,7 @@ def expert_seconds(
     element_bytes: int = 4,
     ranks: Sequence[int] | None = None,
 ) -> ExpertMessages:
-    """Return what the messages of a layer take, forward and backward.
+    """Return what the messages of a layer take, forward and backward, by the program of a pairwise all-to-all.
 
     No message overlaps with computing: an expert needs all its rows, and what follows the layer all outputs.
 
@@ -70,8 +73,9 @@ def expert_seconds(
     counts = flows.all_gather(len(sent), _COUNT_BYTES * top * experts)
 
     def there_and_back(text: str) -> float:
-        nbytes = message_bytes(sent, width, text, element_bytes)
-        return sum(_seconds(network, flows.all_to_all(table), places) for table in (nbytes, nbytes.T))
+        nbytes, links = message_bytes(sent, width, text, element_bytes), Placed(network, tuple(places))
+        programs = [replace(pairwise(len(sent)), shares=table.ravel()) for table in (nbytes, nbytes.T)]
+        return sum(price(program, 1.0, links).seconds for program in programs)
 
     return ExpertMessages(_seconds(network, counts, places), there_and_back(forward), there_and_back(backward))
 
