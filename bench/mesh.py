@@ -1,9 +1,10 @@
 """Experts and ring attention among four processes on shaped networks: the time of a layer beside its price.
 
-    python bench/mesh.py                       # 100 Mb/s and 1 Gb/s; needs root, `ip` and `tc`
+    python bench/mesh.py                       # 10 Mb/s and 100 Mb/s; needs root, `ip` and `tc`
     python bench/mesh.py --repeats 15 --rates 1e8
 
-A layer of experts is what its all-to-alls take: its experts compute next to nothing. In ring attention computing is
+A layer of experts is what its all-to-alls take, beside small matrices; first, the backend's own all-to-all with the
+same rows, four times. In ring attention computing is
 emulated by waits, so that four workers on fewer cores do not slow each other down. Cases take turns in one run of the
 processes; the median of the repeats is shown, of the slowest rank each time, forward and backward together. Prices come
 from the routing, the waits and the rates of the links, less what TCP and IP add to each packet; nothing is fitted.
@@ -30,6 +31,7 @@ from workers import PAYLOAD_SHARE, STORE_PORT, end, report, reports_of, start  #
 
 WORKERS, TOKENS, WIDTH, EXPERTS, TOP = 4, 512, 256, 8, 2
 CODES = {"experts, 32 bits": ("none", "none"), "experts, int8 and bf16": ("int8(256)", "cast_bf16")}
+BACKENDS_OWN = "gloo's all-to-all, 4 times"
 BATCH, HEADS, LENGTH, HEAD_WIDTH = 1, 4, 512, 64
 RINGS = {"ring, full": (False, False), "ring, causal": (True, False), "ring, causal zigzag": (True, True)}
 PAIRS = (1e-6, 2e-6)
@@ -51,6 +53,17 @@ def layer() -> Any:
     torch.manual_seed(0)
     experts = [nn.Linear(WIDTH, WIDTH) for _ in range(EXPERTS)]
     return MixtureOfExperts(nn.Linear(WIDTH, EXPERTS), experts, TOP)
+
+
+def rows() -> Any:
+    """Return how many rows of tokens each device sends to each."""
+    import numpy as np
+
+    from laconic.parallel.experts.routing import choose
+
+    router = layer().router
+    chosen = [choose(router(tokens(d)), TOP).experts.flatten() // (EXPERTS // WORKERS) for d in range(WORKERS)]
+    return np.stack([np.bincount(experts.numpy(), minlength=WORKERS) for experts in chosen])
 
 
 # ------------------------------------------------------------------------------------------------ in a worker
@@ -80,6 +93,14 @@ def work(todo: dict[str, Any]) -> None:
 
     worker = connect()
     mesh = init_device_mesh("cpu", (WORKERS,), mesh_dim_names=("line",))
+    out, back = (WIDTH * lengths for lengths in (rows()[worker.rank], rows()[:, worker.rank]))
+
+    def backends_own() -> None:
+        flat = torch.empty(int(out.sum()))
+        for _ in range(2):
+            there = worker.world.all_to_all(flat, out.tolist(), back.tolist()).wait()
+            worker.world.all_to_all(there, back.tolist(), out.tolist()).wait()
+
     cases: dict[str, Any] = {
         name: shard_experts(layer(), mesh, forward=forward, backward=backward)
         for name, (forward, backward) in CODES.items()
@@ -88,14 +109,17 @@ def work(todo: dict[str, Any]) -> None:
         attend = ring_attention(mesh, LENGTH, causal=causal, zigzag=zigzag, pair_seconds=PairSeconds(*PAIRS))
         attend.ring.worker = Waiting(worker)  # type: ignore[assignment]
         cases[name] = attend
+    cases[BACKENDS_OWN] = backends_own
     x = tokens(worker.rank).requires_grad_()
     q, k, v = (torch.randn(BATCH, HEADS, LENGTH // WORKERS, HEAD_WIDTH, requires_grad=True) for _ in range(3))
     for turn in range(todo["repeats"] + 2):
         for name, made in cases.items():
             dist.barrier()
             begin, sent = time.perf_counter(), worker.ledger.sent_bytes()
-            output = made(q, k, v) if name in RINGS else made(x)
-            output.sum().backward()
+            if name == BACKENDS_OWN:
+                made()
+            else:
+                (made(q, k, v) if name in RINGS else made(x)).sum().backward()
             spent = torch.tensor([time.perf_counter() - begin, worker.ledger.sent_bytes() - sent], dtype=torch.float64)
             dist.all_reduce(spent, op=dist.ReduceOp.MAX)
             if turn > 1:
@@ -129,20 +153,17 @@ def measured(rate: float, repeats: int) -> dict[str, list[tuple[float, float]]]:
 
 def prices(rate: float) -> dict[str, float]:
     """Return what each case should take."""
-    import numpy as np
-
     from laconic.network.network_tree import Network
     from laconic.parallel.context.parts import Parts
     from laconic.parallel.context.price import ring_seconds
     from laconic.parallel.context.ring import PairSeconds
     from laconic.parallel.experts.price import expert_seconds
-    from laconic.parallel.experts.routing import choose
 
-    network, router = Network.flat(WORKERS, rate * PAYLOAD_SHARE), layer().router
-    chosen = [choose(router(tokens(d)), TOP).experts.flatten() // (EXPERTS // WORKERS) for d in range(WORKERS)]
-    rows = np.stack([np.bincount(experts.numpy(), minlength=WORKERS) for experts in chosen])
-    found = {
-        name: expert_seconds(network, rows, WIDTH, EXPERTS, TOP, forward=forward, backward=backward).total
+    network, table = Network.flat(WORKERS, rate * PAYLOAD_SHARE), rows()
+    exact = expert_seconds(network, table, WIDTH, EXPERTS, TOP)
+    found = {BACKENDS_OWN: exact.forward + exact.backward}
+    found |= {
+        name: expert_seconds(network, table, WIDTH, EXPERTS, TOP, forward=forward, backward=backward).total
         for name, (forward, backward) in CODES.items()
     }
     for name, (causal, zigzag) in RINGS.items():
@@ -154,7 +175,7 @@ def prices(rate: float) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rates", type=float, nargs="+", default=[1e8, 1e9], help="bits a second of each worker")
+    parser.add_argument("--rates", type=float, nargs="+", default=[1e7, 1e8], help="bits a second of each worker")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--as-worker", help=argparse.SUPPRESS)
     given = parser.parse_args()

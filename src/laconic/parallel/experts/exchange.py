@@ -71,8 +71,8 @@ class Exchange:
     def _all_to_all(self, flat: Tensor, sends: list[int], receives: list[int]) -> Tensor:
         """Send so many elements to each device, to one at a time: the steps of the program `pairwise`.
 
-        gloo's own all-to-all sends to all at once, and took 1.6 to 1.9 times as long among four devices at 10 Mb/s;
-        NCCL's is left to arrange its messages by itself.
+        gloo's own all-to-all sends to all at once, and took half as long again among four devices at 10 Mb/s
+        (bench/mesh.py); NCCL's is left to arrange its messages by itself.
         """
         group, rank = self.group, self.group.rank
         if flat.is_cuda:
