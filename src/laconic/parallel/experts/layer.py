@@ -37,6 +37,9 @@ class MixtureOfExperts(nn.Module):
     it passes the token on. How tokens were routed is in `routed` after each forward pass. Every expert is called in
     every pass, with no rows where nobody chose it, so that its parameters always have gradients.
 
+    Readings chosen: all choices of a token are sent, where GShard draws whether a second one is, and room is given out
+    over the tokens of all devices, where GShard divides it among groups of them.
+
     - `router`: a module from tokens to a score for each expert; one that adds noise while it trains is noisy gating.
     - `experts`: modules from rows of tokens to rows, all of the same output width.
     - `top`: how many experts process a token.
