@@ -105,6 +105,14 @@ class VirtualMesh(DeviceMesh):
             raise ContractError(f"a mesh of virtual workers has the slices {', '.join(known)}, one at a time")
         return VirtualMesh(self._worker, self._line(known.index(wanted[0])), wanted)
 
+    def get_local_rank(self, mesh_dim: int | str | None = None) -> int:
+        """Return this worker's place along a dimension, which must be named where there are several."""
+        names = self.mesh_dim_names or ()
+        if mesh_dim is None and self.ndim > 1:
+            raise ContractError(f"a mesh of {self.ndim} dimensions has a rank along each: name one of them")
+        dim = names.index(mesh_dim) if isinstance(mesh_dim, str) else mesh_dim or 0
+        return self._process_groups[dim].rank()
+
     def _flatten(self, mesh_dim_name: str | None = None, backend_override: Any = None) -> VirtualMesh:
         name = mesh_dim_name or "_".join(self.mesh_dim_names or ("all",))
         return VirtualMesh(self._worker, self._ranks.reshape(-1), (name,))

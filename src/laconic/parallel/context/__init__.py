@@ -1,0 +1,1 @@
+"""Context parallelism: sequences that are cut among devices."""
