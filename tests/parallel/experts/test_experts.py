@@ -64,6 +64,23 @@ def test_copies_of_experts_along_another_dimension() -> None:
     agrees(found, expected, 1e-6)
 
 
+def test_copies_of_experts_compress_what_they_exchange() -> None:
+    """Coarsely, in eight bits: near what is exact, the same on copies, and what is whole the same on all devices."""
+    counts = [5, 3, 6, 4]
+
+    def device(copies: str) -> dict[str, Any]:
+        mesh = laconic.init_device_mesh("cpu", (2, 2), mesh_dim_names=("ep", "cp"))
+        return gradients(counts, laconic.rank(), mesh, copies=copies)
+
+    exact, coarse = (laconic.simulate(partial(device, copies), 4).results for copies in ("bsp", "int8"))
+    for name, gradient in coarse[0]["gradients"].items():
+        assert torch.equal(gradient, coarse[1]["gradients"][name])
+        assert name not in coarse[2]["gradients"] or torch.equal(gradient, coarse[2]["gradients"][name])
+        near = exact[0]["gradients"][name]
+        assert torch.allclose(gradient, near, atol=0.02 * float(near.abs().max()) + 1e-9)
+    assert any(not torch.equal(g, exact[0]["gradients"][name]) for name, g in coarse[0]["gradients"].items())
+
+
 def test_the_mean_over_devices_is_that_of_their_losses() -> None:
     """By hand: gradients of whole parameters are means over devices; those of experts are complete where they are."""
     counts = [4, 4]

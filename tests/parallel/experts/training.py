@@ -51,10 +51,12 @@ def gradients(
     avoid: tuple[int, ...] = (),
     model_seed: int = 0,
     averaged: bool = True,
+    copies: str = "bsp",
     **codes: Any,
 ) -> dict[str, Any]:
     """Return outputs, loss, gradients and routing of a device that has its part of the tokens; of one that has all
-    tokens and all experts, where no rank is given.
+    tokens and all experts, where no rank is given. Copies of experts along another dimension exchange gradients by the
+    sentence `copies`.
 
     The loss is a mean over all tokens: where devices have unequal numbers, each multiplies its sum accordingly.
     """
@@ -68,9 +70,8 @@ def gradients(
         shard_experts(model, mesh, **codes)
         devices = mesh.size()
         if averaged:
-            tiers = " > ".join(f"[bsp]@{name}" for name in mesh.mesh_dim_names or ())
-            optimizer = torch.optim.SGD(model.parameters(), 0.1)
-            laconic.distribute(model, optimizer, tiers if mesh.ndim > 1 else "bsp", mesh=mesh)
+            strategy = f"[bsp]@ep > [{copies}]@cp" if mesh.ndim > 1 else "bsp"
+            laconic.distribute(model, torch.optim.SGD(model.parameters(), 0.1), strategy, mesh=mesh)
     ledger = connect().ledger
     before = ledger.sent_bytes()
     output = model(x)
