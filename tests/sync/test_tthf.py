@@ -79,6 +79,20 @@ def test_devices_are_as_near_to_their_cluster_as_the_rule_says(graph: str, seed:
     assert np.mean(apart > rate * 1.0) > 0.5
 
 
+@pytest.mark.technique("tthf", check=2)
+@pytest.mark.parametrize("radius", [1.5, 4.0, 11.0])
+def test_one_round_less_would_not_do(radius: float) -> None:
+    """Targets on circles: after the first step models are apart in the mode that a ring forgets slowest, all equally
+    far, so that the bound of a cluster's error, as one vector, is the error itself."""
+    angles = 2 * np.pi * np.arange(6) / 6
+    circle = np.stack([np.cos(angles), np.sin(angles), *np.zeros((DIMENSION - 2, 6))], axis=1)
+    targets = np.concatenate([radius * circle, 2.5 * radius * circle])
+    seen, contraction = walk("tthf / ring", 12, 1, targets=targets).x[1], 2 / 3
+    for cluster in (seen[:6], seen[6:]):
+        error = np.linalg.norm(cluster - cluster.mean(axis=0))
+        assert contraction * 0.1 < error <= 0.1
+
+
 def test_as_many_rounds_as_the_contraction_needs() -> None:
     assert [consensus_rounds(1.0, wanted, 0.5) for wanted in (1.0, 0.9, 0.5, 0.26, 0.25, 0.2)] == [0, 1, 1, 2, 2, 3]
     assert consensus_rounds(5.0, 1e-9, 0.0) == 1
