@@ -120,8 +120,8 @@ class TierContext:
     def seed(self) -> int:
         return self.tier.seed
 
-    def mixing(self, extra: int = 0) -> Mixing:
-        return self.tier.mixing(extra)
+    def mixing(self, nodes: int | None = None) -> Mixing:
+        return self.tier.mixing(nodes)
 
     def mix(self, tensors: list[Tensor], matrix: Matrix) -> Communication[list[Tensor]]:
         if self.tier.compressor.meets == "edge":

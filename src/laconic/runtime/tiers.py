@@ -189,11 +189,11 @@ class Tier:
         self.coded("decode", self._architecture_words, elements)
         return result
 
-    def mixing(self, extra: int = 0) -> Mixing:
-        """Return the topology's weights among this group's members and `extra` more nodes."""
+    def mixing(self, nodes: int | None = None) -> Mixing:
+        """Return the topology's weights among so many nodes; if that is not given, among this group's members."""
         if self.sentence.topology is None:
             raise StrategyError(f"`{self.sentence}` has no topology; write one, as in dpsgd / none / gossip / ring")
-        weights: Mixing = self.sentence.topology.make().mixing(self.group.size + extra, self.seed)
+        weights: Mixing = self.sentence.topology.make().mixing(self.group.size if nodes is None else nodes, self.seed)
         return weights
 
     def wire(self, x: Tensor) -> torch.dtype:

@@ -84,8 +84,9 @@ class SteeringContext(SyncContext, Protocol):
 class MixingContext(OverlapContext, Protocol):
     """For rules that talk to the neighbours of a topology (`talks` is "mix"), while computing if they like."""
 
-    def mixing(self, extra: int = 0) -> Mixing:
-        """Return the topology's weights among the group's members and `extra` further nodes that are no workers."""
+    def mixing(self, nodes: int | None = None) -> Mixing:
+        """Return the topology's weights among the group's members; with `nodes`, among so many, which may be some of
+        the members only, or more than there are workers."""
         ...
 
     def mix(self, tensors: list[Tensor], matrix: Matrix) -> Communication[Any]:

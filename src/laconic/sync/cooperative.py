@@ -32,7 +32,7 @@ class CooperativeSGD(Gossiping[PointToPointContext]):
     auxiliary: int = knob(0, low=0, doc="additional models that are mixed and not trained")
 
     def check(self, context: PointToPointContext) -> None:
-        context.mixing(self.auxiliary).must_be(self.name, "doubly", "symmetric")
+        context.mixing(self.auxiliary + context.group.size).must_be(self.name, "doubly", "symmetric")
 
     def begin(self, context: PointToPointContext) -> State:
         hosted = self._hosted(context, context.group.rank)[1:]
@@ -48,7 +48,7 @@ class CooperativeSGD(Gossiping[PointToPointContext]):
     def after_step(self, context: PointToPointContext, state: State) -> Communication[State]:
         if (context.step + 1) % self.period:
             return state
-        matrix = context.mixing(self.auxiliary).at(context.step // self.period)
+        matrix = context.mixing(self.auxiliary + context.group.size).at(context.step // self.period)
         rank, everything = context.group.rank, range(len(context.parameters))
         mine = self._hosted(context, rank)
         own = {mine[0]: copies(context.parameters)} | {
