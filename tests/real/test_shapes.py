@@ -204,7 +204,7 @@ def test_post_local_is_a_phase(pool: Pool) -> None:
 
 def test_local_steps_with_period_one_equal_bsp(pool: Pool) -> None:
     for apart, sent, by_bsp in pool.run(versus, "toy_local(1)", "bsp", workers=2):
-        assert apart < 1e-12 and sent == by_bsp
+        assert apart < 1e-12 and sent == pytest.approx(by_bsp)  # differences of a running total
 
 
 def test_local_steps_save_their_bytes(pool: Pool) -> None:
