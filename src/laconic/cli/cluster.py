@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-_Trace = Annotated[Path, typer.Argument(metavar="TRACE", help="A table of jobs, in the columns of Philly's.")]
+_Trace = Annotated[
+    Path, typer.Argument(metavar="TRACE", help="A table of jobs as Philly's, or a TOML file.")
+]
 _Policy = Annotated[str, typer.Option(help="A policy with its arguments, such as `fifo(backfill=true)`.")]
 _Hosts = Annotated[int, typer.Option(help="Number of hosts.")]
 _Gpus = Annotated[int, typer.Option(help="GPUs of each host.")]
@@ -74,11 +76,17 @@ def explain(
     gpus: _Gpus = 4,
     tenant: _Tenant = None,
     restart: _Restart = 30.0,
+    network: Annotated[
+        str | None, typer.Option(help="The rate of every host's link to one switch, such as 10Gbit; default: no links.")
+    ] = None,
+    journal: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The journal of a run, in place of a virtual one of its own.")
+    ] = None,
 ) -> None:
-    """Tell what became of one job: every decision that changed what it held, and upon what it was made."""
-    from laconic.report.cluster import print_explanation
+    """Tell what became of one job: the six steps of the workflow, with their inputs and decisions."""
+    from laconic.report.cluster_workflow import print_explanation
 
-    print_explanation(trace, job, policy, hosts, gpus, tenant, restart)
+    print_explanation(trace, job, policy, hosts, gpus, tenant, restart, network, journal)
 
 
 def run(
