@@ -7,9 +7,7 @@ from typing import Annotated
 
 import typer
 
-_Trace = Annotated[
-    Path, typer.Argument(metavar="TRACE", help="A table of jobs as Philly's, or a TOML file.")
-]
+_Trace = Annotated[Path, typer.Argument(metavar="TRACE", help="A table of jobs as Philly's, or a TOML file.")]
 _Policy = Annotated[str, typer.Option(help="A policy with its arguments, such as `fifo(backfill=true)`.")]
 _Hosts = Annotated[int, typer.Option(help="Number of hosts.")]
 _Gpus = Annotated[int, typer.Option(help="GPUs of each host.")]
