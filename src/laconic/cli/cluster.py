@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-_Trace = Annotated[Path, typer.Argument(metavar="TRACE", help="A table of jobs, in the columns of Philly's.")]
+_Trace = Annotated[Path, typer.Argument(metavar="TRACE", help="A table of jobs as Philly's, or a TOML file.")]
 _Policy = Annotated[str, typer.Option(help="A policy with its arguments, such as `fifo(backfill=true)`.")]
 _Hosts = Annotated[int, typer.Option(help="Number of hosts.")]
 _Gpus = Annotated[int, typer.Option(help="GPUs of each host.")]
@@ -22,7 +22,7 @@ def register(app: typer.Typer) -> None:
         no_args_is_help=True,
     )
     cluster.command("list")(list_policies)
-    for command in (replay, compare, explain, run):
+    for command in (replay, compare, plan, explain, run):
         cluster.command(command.__name__)(command)
     app.add_typer(cluster, name="cluster")
 
@@ -66,6 +66,24 @@ def compare(
     print_comparison(trace, policies or ["fifo", "fifo(backfill=true)", "srtf"], hosts, gpus, tenant, restart)
 
 
+def plan(
+    trace: _Trace,
+    mean: Annotated[float | None, typer.Option(help="Seconds that jobs may take on average, waiting included.")] = None,
+    slowest: Annotated[float | None, typer.Option(help="Seconds within which 99 % of the jobs are to be done.")] = None,
+    policies: Annotated[
+        list[str] | None,
+        typer.Option("--policy", help="A policy with its arguments; give several, each with its own --policy."),
+    ] = None,
+    gpus: _Gpus = 4,
+    tenant: _Tenant = None,
+    restart: _Restart = 30.0,
+) -> None:
+    """Find how many hosts the jobs of a trace need to be done in time, by replays under each policy."""
+    from laconic.report.cluster_plan import print_plan
+
+    print_plan(trace, mean, slowest, policies or ["fifo", "fifo(backfill=true)", "srtf"], gpus, tenant, restart)
+
+
 def explain(
     trace: _Trace,
     job: Annotated[str, typer.Argument(metavar="JOB", help="The job's name, such as job12.")],
@@ -74,11 +92,17 @@ def explain(
     gpus: _Gpus = 4,
     tenant: _Tenant = None,
     restart: _Restart = 30.0,
+    network: Annotated[
+        str | None, typer.Option(help="The rate of every host's link to one switch, such as 10Gbit; default: no links.")
+    ] = None,
+    journal: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The journal of a run, in place of a virtual one of its own.")
+    ] = None,
 ) -> None:
-    """Tell what became of one job: every decision that changed what it held, and upon what it was made."""
-    from laconic.report.cluster import print_explanation
+    """Tell what became of one job: the six steps of the workflow, with their inputs and decisions."""
+    from laconic.report.cluster_workflow import print_explanation
 
-    print_explanation(trace, job, policy, hosts, gpus, tenant, restart)
+    print_explanation(trace, job, policy, hosts, gpus, tenant, restart, network, journal)
 
 
 def run(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -32,6 +32,9 @@ class Sending:
     - `pattern`: `ring` for an all-reduce along the workers in their order, `star` for a parameter server beside the
       first of them.
     - `share`: what of each GPU it can use; on less of it, computing takes in proportion longer.
+    - `split_over`: the workers among whom the batch of an iteration is split when it computes for so long, so that more
+      of them compute for less; 0: every worker has a batch of its own.
+    - `layers`: how many equal layers the model has.
     """
 
     work: float
@@ -39,12 +42,14 @@ class Sending:
     nbytes: float
     pattern: str = "ring"
     share: float = 1.0
+    split_over: int = 0
+    layers: int = 1
 
     def __post_init__(self) -> None:
         if self.pattern not in PATTERNS:
             raise ClusterError(f'a job does not send in a "{self.pattern}"; write one of {", ".join(PATTERNS)}')
-        if not self.compute > 0 or self.nbytes < 0:
-            raise ClusterError("an iteration computes for some time, and sends no less than nothing")
+        if not self.compute > 0 or self.nbytes < 0 or self.layers < 1 or self.split_over < 0:
+            raise ClusterError("an iteration computes for some time and sends no less than nothing, in layers")
 
     def loads(self, grant: Grant, cluster: Cluster) -> NDArray[np.float64]:
         """Return the bytes of an iteration on every link of the cluster's network.
@@ -63,6 +68,8 @@ class Sending:
         - `cluster`: the hosts and their network.
         """
         computing = self.compute * max(1.0, self.share / min(slot.share for slot in grant.slots))
+        if self.split_over:
+            computing *= self.split_over / len(grant.slots)
         if cluster.network is None or len(grant.by_host) == 1:
             return computing, 0.0
         loads, optical = _loads(cluster.network, *self._layout(grant, cluster))
@@ -118,17 +125,32 @@ def _loads(
     return routes.load_bytes(sent.nbytes, len(network.capacities)), max(carried.values(), default=0.0)
 
 
+Iteration = Callable[[Job, Grant, Cluster], float]
+"""The seconds of an iteration of a job that sends, alone on its slots, where computing and sending overlap somehow."""
+
+Priorities = Callable[[NDArray[np.float64]], Sequence[Sequence[int]]]
+"""Groups of rows, the most urgent first, from the seconds that each row has still to send over each link."""
+
+
+@dataclass(frozen=True)
 class OnLinks:
     """Jobs whose messages go over the same links share them max-min fairly, in bytes a second over whole iterations: a
     job is as fast as alone until a link is full, as if others sent while it computes. Where bursts coincide in truth,
-    jobs are slower than here."""
+    jobs are slower than here.
+
+    - `iteration`: how long an iteration takes alone; none: it computes and then sends.
+    - `priorities`: which jobs get what they can use before others get what is left; none: all share fairly.
+    """
+
+    iteration: Iteration | None = None
+    priorities: Priorities | None = None
 
     def rates(self, running: Sequence[Running], cluster: Cluster) -> list[Rate]:
-        alone = [job.progress.rate(done, grant, cluster, ()) for job, grant, done in running]
+        alone = [self.alone(one, cluster) for one in running]
         senders = [
             (number, progress, progress.loads(grant, cluster))
             for number, ((job, grant, _), rate) in enumerate(zip(running, alone, strict=True))
-            if isinstance(progress := job.progress, Sending) and rate.communicating > 0
+            if isinstance(progress := job.progress, Sending) and progress.seconds(grant, cluster)[1] > 0
         ]
         if len(senders) < 2 or cluster.network is None:
             return alone
@@ -138,9 +160,38 @@ class OnLinks:
         used = loads.any(axis=0)
         weights = np.hstack([loads[:, used] / heaviest[:, None], np.eye(len(senders))])
         room = np.concatenate([cluster.network.capacities[used], fastest * heaviest])
-        speeds = fill(weights, room, np.ones(len(senders), bool)) / heaviest
-        for (number, *_), speed in zip(senders, speeds.tolist(), strict=True):
+        levels = np.zeros(len(senders))
+        nothing = room * 1e-12
+        for group in self.groups([running[number] for number, *_ in senders], loads / cluster.network.capacities):
+            levels += fill(weights, room, np.isin(np.arange(len(senders)), group))
+            room[room < nothing] = 0.0  # rounding errors of full links
+        for (number, *_), speed in zip(senders, (levels / heaviest).tolist(), strict=True):
             before = alone[number]
-            computing = (1 - before.communicating) / before.speed
-            alone[number] = Rate(speed, before.until, 1 - computing * speed)
+            if speed < before.speed:
+                computing = (1 - before.communicating) / before.speed
+                alone[number] = Rate(speed, before.until, 1 - computing * speed)
         return alone
+
+    def alone(self, running: Running, cluster: Cluster) -> Rate:
+        """Return the rate of a job beside which nobody sends.
+
+        - `running`: the job.
+        - `cluster`: whose slots it holds.
+        """
+        job, grant, done = running
+        rate = job.progress.rate(done, grant, cluster, ())
+        if self.iteration is None or not isinstance(job.progress, Sending) or not rate.communicating:
+            return rate
+        seconds = self.iteration(job, grant, cluster)
+        return Rate(1 / seconds, rate.until, 1 - job.progress.seconds(grant, cluster)[0] / seconds)
+
+    def groups(self, senders: Sequence[Running], seconds: NDArray[np.float64]) -> Sequence[Sequence[int]]:
+        """Return the jobs, by their places, in groups of which the first goes before the next.
+
+        - `senders`: the jobs that send.
+        - `seconds`: what an iteration of each takes over each link.
+        """
+        if self.priorities is None:
+            return [range(len(senders))]
+        ahead = np.array([max(job.progress.work - done, 0.0) for job, _, done in senders])
+        return self.priorities(seconds * ahead[:, None])

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from laconic.cluster.hosts import Cluster
+from laconic.cluster.job import Job
 from laconic.cluster.outcome import PARTS, Outcome
 from laconic.cluster.policy import Policy
 from laconic.cluster.readers.jobs_file import read_jobs
@@ -81,42 +82,30 @@ def print_comparison(
     _print_table(sorted(found, key=lambda one: one[1].mean_completion_time), hosts * gpus)
 
 
-def print_explanation(
-    trace: Path, job: str, policy: str, hosts: int, gpus: int, tenant: str | None, restart: float
-) -> None:
-    """Print every decision that changed what one job held."""
-    outcome = _replayed(trace, parse_policy(policy), hosts, gpus, tenant, restart, keep_log=True)
-    numbers = {one.name: number for number, one in enumerate(outcome.jobs)}
-    if job not in numbers:
-        raise ClusterError(f"no job is called {job}; the first is {outcome.jobs[0].name}")
-    number = numbers[job]
-    asked = outcome.jobs[number]
-    print(f"{job} of {asked.tenant or 'nobody'} arrives at {asked.arrival:g} s and asks for {asked.gpus:g} GPUs")
-    for logged in outcome.log:
-        given = dict((*logged.changes.start, *logged.changes.resize)).get(number)
-        upon = ", ".join(f"{type(event).__name__} {' '.join(map(str, event))}".strip() for event in logged.events[:4])
-        if given is not None:
-            places = ", ".join(f"{count} on host{host}" for host, count in given.by_host)
-            print(f"{logged.time:12.1f} s  runs: {places}  (upon {upon})")
-        elif number in logged.changes.stop:
-            print(f"{logged.time:12.1f} s  is preempted  (upon {upon})")
-    print(f"{outcome.completed[number]:12.1f} s  is done")
-    for name, part in zip(PARTS, outcome.parts[:, number], strict=True):
-        print(f"  {name:14} {part:12.1f} s")
+def _replayed(trace: Path, policy: Policy, hosts: int, gpus: int, tenant: str | None, restart: float) -> Outcome:
+    jobs = jobs_that_fit(trace, hosts * gpus, tenant)
+    return replay(jobs, Cluster.uniform(hosts, gpus), policy, Costs(restart=restart))
 
 
-def _replayed(
-    trace: Path, policy: Policy, hosts: int, gpus: int, tenant: str | None, restart: float, keep_log: bool = False
-) -> Outcome:
+def jobs_that_fit(trace: Path, gpus: int, tenant: str | None = None) -> list[Job]:
+    """Return the jobs of a table or of a file of jobs, and refuse those that ask for more GPUs than there are.
+
+    - `trace`: a table in Philly's columns, or a TOML file with a table `job` for each.
+    - `gpus`: how many there are.
+    - `tenant`: whose jobs; default: everybody's.
+    """
     if not trace.is_file():
         raise ClusterError(f"there is no file {trace}; give a table of jobs")
-    jobs = read_philly(trace, tenant)
+    if trace.suffix == ".toml":
+        jobs = [job for job, _ in read_jobs(trace) if tenant in (None, job.tenant)]
+    else:
+        jobs = read_philly(trace, tenant)
     if not jobs:
         raise ClusterError(f"{trace} has no jobs of {tenant}" if tenant else f"{trace} has no jobs")
     largest = max(jobs, key=lambda job: job.gpus)
-    if largest.gpus > hosts * gpus:
-        raise ClusterError(f"{largest.name} asks for {largest.gpus:g} GPUs of {hosts * gpus}: give more --hosts")
-    return replay(jobs, Cluster.uniform(hosts, gpus), policy, Costs(restart=restart), keep_log=keep_log)
+    if largest.gpus > gpus:
+        raise ClusterError(f"{largest.name} asks for {largest.gpus:g} GPUs of {gpus}: give more --hosts")
+    return jobs
 
 
 def _print_table(rows: Sequence[tuple[str, Outcome]], gpus: int) -> None:
@@ -126,7 +115,7 @@ def _print_table(rows: Sequence[tuple[str, Outcome]], gpus: int) -> None:
         times = outcome.completion_times
         table.add_row(
             name,
-            *(_clock(float(x)) for x in (times.mean(), *np.percentile(times, [50, 99]), outcome.makespan)),
+            *(clock(float(x)) for x in (times.mean(), *np.percentile(times, [50, 99]), outcome.makespan)),
             f"{100 * float(outcome.attained.sum()) / (gpus * outcome.makespan):.1f} %",
             f"{float(outcome.restarts.mean()):.2f}",
         )
@@ -141,7 +130,7 @@ def _print_parts(outcome: Outcome) -> None:
     Console().print(table)
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
     """Write a time that may be of seconds or of days."""
     return f"{seconds:.1f} s" if seconds < 600 else f"{seconds / 3600:.2f} h"
 

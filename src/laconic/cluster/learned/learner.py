@@ -24,7 +24,7 @@ def imitate(scorer: Scorer, steps: Sequence[Step], rounds: int = 60, rate: float
     - `rounds`: passes over all of them.
     - `rate`: of Adam.
     """
-    return _fitted(scorer, steps, np.ones(len(steps)), rounds, rate, 0.0)
+    return climb(scorer, steps, np.ones(len(steps)), rounds, rate, 0.0)
 
 
 def improve(scorer: Scorer, rollouts: Rollouts, iterations: int, rate: float = 0.01, entropy: float = 0.01) -> Scorer:
@@ -47,7 +47,7 @@ def improve(scorer: Scorer, rollouts: Rollouts, iterations: int, rate: float = 0
         flat = np.concatenate(gains)
         steps = [step for episode in episodes for step in episode.steps]
         slower = rate * (1 - iteration / iterations)
-        scorer = _fitted(scorer, steps, flat / (flat.std() + 1e-9), 1, slower, entropy, memory)
+        scorer = climb(scorer, steps, flat / (flat.std() + 1e-9), 1, slower, entropy, memory)
     return scorer
 
 
@@ -58,7 +58,7 @@ def _against_mean(episode: Episode, episodes: Sequence[Episode]) -> np.ndarray:
     return found
 
 
-def _fitted(
+def climb(
     scorer: Scorer,
     steps: Sequence[Step],
     gains: np.ndarray,
@@ -67,7 +67,16 @@ def _fitted(
     entropy: float,
     memory: dict[str, Tensor] | None = None,
 ) -> Scorer:
-    """Return the network after steps of Adam up the gradient of the gains times the actions' log-likelihoods."""
+    """Return the network after steps of Adam up the gradient of the gains times the actions' log-likelihoods.
+
+    - `scorer`: the network before.
+    - `steps`: decisions.
+    - `gains`: what each was better than expected.
+    - `rounds`: how many steps.
+    - `rate`: of Adam.
+    - `entropy`: the weight of the bonus for undecided distributions.
+    - `memory`: of Adam, which is changed; none: it begins anew.
+    """
     import torch
 
     kept = [i for i, step in enumerate(steps) if step.mask.sum() > 1]  # where there was a choice

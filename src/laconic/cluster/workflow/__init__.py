@@ -1,0 +1,1 @@
+"""The six steps through which every job goes, each of which can be replaced alone."""
