@@ -24,7 +24,7 @@ def imitate(scorer: Scorer, steps: Sequence[Step], rounds: int = 60, rate: float
     - `rounds`: passes over all of them.
     - `rate`: of Adam.
     """
-    return _fitted(scorer, steps, np.ones(len(steps)), rounds, rate, 0.0)
+    return climb(scorer, steps, np.ones(len(steps)), rounds, rate, 0.0)
 
 
 def improve(scorer: Scorer, rollouts: Rollouts, iterations: int, rate: float = 0.01, entropy: float = 0.01) -> Scorer:
@@ -47,7 +47,7 @@ def improve(scorer: Scorer, rollouts: Rollouts, iterations: int, rate: float = 0
         flat = np.concatenate(gains)
         steps = [step for episode in episodes for step in episode.steps]
         slower = rate * (1 - iteration / iterations)
-        scorer = _fitted(scorer, steps, flat / (flat.std() + 1e-9), 1, slower, entropy, memory)
+        scorer = climb(scorer, steps, flat / (flat.std() + 1e-9), 1, slower, entropy, memory)
     return scorer
 
 
@@ -58,7 +58,7 @@ def _against_mean(episode: Episode, episodes: Sequence[Episode]) -> np.ndarray:
     return found
 
 
-def _fitted(
+def climb(
     scorer: Scorer,
     steps: Sequence[Step],
     gains: np.ndarray,

@@ -90,9 +90,8 @@ def _placed(room: Room, held: Grant | None, plan: Plan, choices: Sequence[Config
     wanted = plan.gpus[0]
     order = [n for n in numbers if n >= wanted] + [n for n in reversed(numbers) if n < wanted]
     for gpus in order:
-        if held is not None and len(held.slots) == gpus:
-            if all(room.free[host, device] >= ALMOST for host, device, _ in held.slots):
-                return held
+        if held is not None and len(held.slots) == gpus and all(room.free[d] >= ALMOST for d in held.devices):
+            return held
         fitting = np.flatnonzero(room.whole >= gpus)
         if len(fitting):
             host = int(fitting[room.whole[fitting].argmin()])
