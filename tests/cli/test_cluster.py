@@ -111,3 +111,17 @@ def test_what_cannot_be_is_refused_with_the_reason(trace: Path, words: str, argu
     result = CliRunner().invoke(app, ["cluster", "replay", str(trace), *arguments])
     assert result.exit_code != 0
     assert words in str(result.exception) + result.output
+
+
+def test_the_fewest_hosts_that_do_are_found(trace: Path) -> None:
+    shown = said("plan", str(trace), "--mean", "371", "--gpus", "2", "--policy", "fifo", "--policy", "srtf")
+    cells = [[cell.strip() for cell in line.split("|")] for line in shown.splitlines() if line.startswith("| ")][1:]
+    assert {row[1]: row[2:4] for row in cells} == {
+        "fifo": ["3", "6"],
+        "srtf": ["3", "6"],
+    }  # with two hosts one job waits for the other two
+    shown = said("plan", str(trace), "--mean", "430", "--gpus", "2", "--policy", "fifo")
+    assert "| fifo   | 2     | 4" in shown
+    assert "no number does" in said("plan", str(trace), "--slowest", "500", "--gpus", "2")
+    result = CliRunner().invoke(app, ["cluster", "plan", str(trace)])
+    assert "give --mean or --slowest" in str(result.exception)

@@ -22,7 +22,7 @@ def register(app: typer.Typer) -> None:
         no_args_is_help=True,
     )
     cluster.command("list")(list_policies)
-    for command in (replay, compare, explain, run):
+    for command in (replay, compare, plan, explain, run):
         cluster.command(command.__name__)(command)
     app.add_typer(cluster, name="cluster")
 
@@ -64,6 +64,24 @@ def compare(
     from laconic.report.cluster import print_comparison
 
     print_comparison(trace, policies or ["fifo", "fifo(backfill=true)", "srtf"], hosts, gpus, tenant, restart)
+
+
+def plan(
+    trace: _Trace,
+    mean: Annotated[float | None, typer.Option(help="Seconds that jobs may take on average, waiting included.")] = None,
+    slowest: Annotated[float | None, typer.Option(help="Seconds within which 99 % of the jobs are to be done.")] = None,
+    policies: Annotated[
+        list[str] | None,
+        typer.Option("--policy", help="A policy with its arguments; give several, each with its own --policy."),
+    ] = None,
+    gpus: _Gpus = 4,
+    tenant: _Tenant = None,
+    restart: _Restart = 30.0,
+) -> None:
+    """Find how many hosts the jobs of a trace need to be done in time, by replays under each policy."""
+    from laconic.report.cluster_plan import print_plan
+
+    print_plan(trace, mean, slowest, policies or ["fifo", "fifo(backfill=true)", "srtf"], gpus, tenant, restart)
 
 
 def explain(

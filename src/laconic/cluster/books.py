@@ -100,18 +100,18 @@ class Books:
     def settle(self, job: int, now: float) -> None:
         """Count a job's time and work up to now."""
         known = self.known
-        seconds = now - float(known.since[job])
+        seconds = now - known.since.item(job)
         if seconds > 0:
             parts = self.parts
             if job not in self.running:
                 parts[WAITING, job] += seconds
             else:
                 known.executed[job] += seconds
-                known.attained[job] += seconds * known.held[job]
+                known.attained[job] += seconds * known.held.item(job)
                 if job not in self.communicating:
                     parts[PLACING, job] += seconds
-                elif known.speed[job] > 0:
-                    known.base[job] += seconds * known.speed[job]
+                elif (speed := known.speed.item(job)) > 0:
+                    known.base[job] += seconds * speed
                     share = self.communicating[job]
                     parts[COMMUNICATING, job] += share * seconds
                     parts[COMPUTING, job] += (1 - share) * seconds

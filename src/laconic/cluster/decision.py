@@ -108,13 +108,14 @@ def check(changes: Changes, running: Mapping[int, Grant], jobs: Sequence[Job], r
     - `room`: what is free.
     """
     left: dict[tuple[int, int], float] = {}
+    free = room.free.item
     for job in (*changes.stop, *(job for job, _ in changes.resize)):
         for host, device, share in running[job].slots:
-            left[host, device] = left.get((host, device), float(room.free[host, device])) + share
+            left[host, device] = left.get((host, device), free(host, device)) + share
     for job, grant in (*changes.start, *changes.resize):
         _check_gang(jobs[job], grant, room.cluster)
         for host, device, share in grant.slots:
-            rest = left.get((host, device), float(room.free[host, device])) - share
+            rest = left.get((host, device), free(host, device)) - share
             if rest < -SLACK:
                 raise ClusterError(
                     f"device {device} of {room.cluster.hosts[host].name} has no {share:g} left for {jobs[job].name}"

@@ -23,11 +23,10 @@ def consolidated(room: Room, workers: int) -> Grant | None:
         return None
     counts, slots, left = room.whole, list[Slot](), workers
     while left:
-        if int(counts.max()) >= left:
-            host = int(np.where(counts >= left, counts, _MANY).argmin())
-        else:
+        host = int(np.where(counts >= left, counts, _MANY).argmin())
+        if counts.item(host) < left:  # no host holds the rest
             host = int(counts.argmax())
-        taken = np.flatnonzero(room.free[host] >= ALMOST)[:left].tolist()
+        taken = [device for device, share in enumerate(room.free[host].tolist()) if share >= ALMOST][:left]
         slots += [Slot(host, device) for device in taken]
         left -= len(taken)
         if left:

@@ -66,11 +66,12 @@ class Room:
         self._move(job, grant, 1.0)
 
     def _move(self, job: Job, grant: Grant, sign: float) -> None:
+        free, lost = self.free, self.lost
         for host, device, share in grant.slots:
-            if host in self.lost:
+            if host in lost:
                 continue
-            before = self.free[host, device]
-            after = self.free[host, device] = before + sign * share
+            before = free.item(host, device)
+            after = free[host, device] = before + sign * share
             if (before >= ALMOST) != (after >= ALMOST):
                 step = 1 if after >= ALMOST else -1
                 self.whole[host] += step

@@ -105,7 +105,7 @@ class State:
     @property
     def waiting(self) -> list[int]:
         """The numbers of the jobs that do not run, in the order of their arrivals."""
-        return [job for job in self.active if job not in self.running]
+        return sorted(set(self.active).difference(self.running))  # jobs are numbered in the order of their arrivals
 
     def done(self, job: Numbers) -> Any:
         """Return the work that a job has done, or that each of many has.

@@ -115,7 +115,7 @@ def _print_table(rows: Sequence[tuple[str, Outcome]], gpus: int) -> None:
         times = outcome.completion_times
         table.add_row(
             name,
-            *(_clock(float(x)) for x in (times.mean(), *np.percentile(times, [50, 99]), outcome.makespan)),
+            *(clock(float(x)) for x in (times.mean(), *np.percentile(times, [50, 99]), outcome.makespan)),
             f"{100 * float(outcome.attained.sum()) / (gpus * outcome.makespan):.1f} %",
             f"{float(outcome.restarts.mean()):.2f}",
         )
@@ -130,7 +130,7 @@ def _print_parts(outcome: Outcome) -> None:
     Console().print(table)
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
     """Write a time that may be of seconds or of days."""
     return f"{seconds:.1f} s" if seconds < 600 else f"{seconds / 3600:.2f} h"
 

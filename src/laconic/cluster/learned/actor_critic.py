@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import deque
 from collections.abc import Callable
 
@@ -12,6 +13,8 @@ from laconic.cluster.learned.learner import climb
 from laconic.cluster.learned.regressor import Regressor
 from laconic.cluster.learned.scorer import Scorer, Step
 from laconic.cluster.learned.task_placement import Batch, placed_by
+
+KNOWN = 20  # iterations whose rewards the critic is fitted to
 
 Draw = Callable[[np.random.Generator], Batch]
 """Returns a batch that is to be placed."""
@@ -68,7 +71,8 @@ def train(
     iterations: int,
     seed: int,
     *,
-    episodes: int = 32,
+    batches: int = 16,
+    times: int = 4,
     rate: float = 0.02,
     entropy: float = 0.01,
     together: float = 0.1,
@@ -76,16 +80,16 @@ def train(
 ) -> Scorer:
     """Return the network after it has learned to place batches.
 
-    In every iteration some batches are placed by draws; a critic, which is fitted to the rewards of all states so far,
-    says what was expected of each, and the actions of placements that were better become likelier. Those of the last
-    iterations are seen again.
+    In every iteration some batches are placed by draws, each several times; a critic, which is fitted to rewards of
+    earlier ones, too, says what was expected of each, and the actions of placements that were better become likelier.
+    Those of the last iterations are seen again.
 
     - `scorer`: the actor before.
     - `draw`: draws a batch.
     - `speeds`: of the jobs of a placement: predicted, for training off line, or measured, for tuning on line.
     - `iterations`: how often.
     - `seed`: of draws.
-    - `episodes`: batches of an iteration.
+    - `batches`: that an iteration draws, each of which is placed so many `times`.
     - `rate`: of Adam, which falls to nothing in the end.
     - `entropy`: the weight of the bonus for undecided distributions.
     - `together`: how often a job is explored as a whole.
@@ -93,23 +97,25 @@ def train(
     """
     draws = np.random.default_rng(seed)
     critic: Regressor | None = None
-    seen: deque[tuple[list[list[Step]], NDArray[np.float64], NDArray[np.float64]]] = deque(maxlen=kept)
+    seen: deque[tuple[list[list[Step]], NDArray[np.float64], NDArray[np.float64]]] = deque(maxlen=KNOWN)
     memory: dict[str, object] = {}
     for iteration in range(iterations):
         taken, states, rewards = [], [], []
-        for _ in range(episodes):
-            batch = draw(draws)
-            states.append(batch.state())
-            taken.append(placed_by(batch, scorer, draws, together))
-            rewards.append(reward_of(batch, speeds(batch)))
+        for drawn in (draw(draws) for _ in range(batches)):
+            for _ in range(times):
+                batch = copy.deepcopy(drawn)
+                states.append(batch.state())
+                taken.append(placed_by(batch, scorer, draws, together))
+                rewards.append(reward_of(batch, speeds(batch)))
         seen.append((taken, np.array(states), np.array(rewards)))
         critic = critic or Regressor(len(states[0]), seed)
-        table = np.concatenate([part for _, part, _ in seen])
-        earned = np.concatenate([part for *_, part in seen])
-        critic.fit(table, earned, 20)
-        gains = earned - critic.predict(table)
+        critic.fit(np.concatenate([part for _, part, _ in seen]), np.concatenate([part for *_, part in seen]), 20)
+        again = list(seen)[-kept:]
+        table = np.concatenate([part for _, part, _ in again])
+        gains = np.concatenate([part for *_, part in again]) - critic.predict(table)
+        gains -= gains.reshape(-1, times).mean(axis=1).repeat(times)  # what the critic does not see of a batch
         gains /= gains.std() + 1e-9
-        steps = [(step, gain) for (parts, *_), own in zip(seen, np.split(gains, len(seen)), strict=True)
+        steps = [(step, gain) for (parts, *_), own in zip(again, np.split(gains, len(again)), strict=True)
                  for part, gain in zip(parts, own, strict=True) for step in part]  # fmt: skip
         slower = rate * (1 - iteration / iterations)
         scorer = climb(scorer, [s for s, _ in steps], np.array([g for _, g in steps]), 1, slower, entropy, memory)

@@ -127,7 +127,7 @@ class Batch:
         return False
 
     def speed_features(self) -> NDArray[np.float64]:
-        """Return what the speed of every job that has workers depends on: its kind and those it meets, and its hosts."""
+        """Return what the speed of each job that has workers depends on: its kind, those it meets, and its hosts."""
         there = self.neighbours
         rows = []
         for task, row in self.everywhere:
@@ -141,15 +141,14 @@ class Batch:
         return np.array(rows).reshape(-1, self.kinds * self.kinds + self.kinds + 1)
 
     def state(self) -> NDArray[np.float64]:
-        """Return what the value of the whole batch depends on: its jobs by kind, free GPUs, and who runs."""
-        batch, running = np.zeros(self.kinds), np.zeros(self.kinds)
-        for task in self.jobs:
-            batch[task.kind] += 1
-        for task, _ in self.running:
-            running[task.kind] += 1
-        urgency = sum(1 / task.work for task in self.jobs)
+        """Return what the value of the whole batch depends on: by kind, how many jobs there are and how much a second
+        of theirs counts, of the batch and of those that run; the GPUs that are free and asked for."""
+        found = np.zeros((2, 2, self.kinds))
+        for place, tasks in enumerate((self.jobs, [task for task, _ in self.running])):
+            for task in tasks:
+                found[place, :, task.kind] += 1.0, 1 / task.work
         workers = sum(task.workers for task in self.jobs)
-        return np.array([*batch, *running, self.free.sum() / 8, workers / 8, urgency, 1.0])
+        return np.array([*found.ravel(), self.free.sum() / 8, workers / 8, 1.0])
 
 
 def placed_by(

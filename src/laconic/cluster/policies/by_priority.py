@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,25 +16,48 @@ from laconic.cluster.state import State
 Place = Callable[[Room, int], Grant | None]
 
 
+Rule = Callable[[NDArray[np.int64]], NDArray[np.int64]]
+"""Puts jobs, whose numbers ascend, in an order, the most urgent first."""
+
+
 def run_in_order(
-    state: State, order: Iterable[int] | NDArray[np.int64], place: Place = consolidated, wake: float | None = None
+    state: State,
+    order: Iterable[int] | NDArray[np.int64] | Rule,
+    place: Place = consolidated,
+    wake: float | None = None,
 ) -> Decision:
     """Return the decision that jobs run in an order while GPUs last, whole gangs only: who runs already and still fits
     keeps what it holds, who falls out is preempted, who is too large for what is left is passed over.
 
     - `state`: the cluster now.
-    - `order`: the numbers of jobs, the most urgent first.
+    - `order`: the numbers of jobs, the most urgent first; or a rule that orders all jobs that are there, which is asked
+      only about those that wait where all of them fit.
     - `place`: where those go that start.
     - `wake`: when to be asked again.
     """
-    order = order if isinstance(order, np.ndarray) else np.fromiter(order, np.int64)
+    if callable(order):
+        if len(state.running) == len(state.active):
+            return Decision.changing(state.running, {}, wake=wake)
+        waiting = np.array(state.waiting, dtype=np.int64)
+        if state.workers()[waiting].sum() <= state.room.gpus:
+            return _start(state, order(waiting).tolist(), (), place, wake)
+        order = order(np.fromiter(state.active, np.int64, len(state.active)))
+    elif not isinstance(order, np.ndarray):
+        order = np.fromiter(order, np.int64)
     if len(state.running) == len(state.active) == len(order):  # all fit, since all run
         return Decision.changing(state.running, {}, wake=wake)
     hosts = state.cluster.hosts
     left = state.cluster.gpus - sum(hosts[host].gpus for host in state.room.lost)
     chosen = _fitting(order, state.workers(), left)
-    stop = sorted(state.running.keys() - chosen.tolist())
-    starting = chosen[state.tables.held[chosen] == 0].tolist()
+    starts = state.tables.held[chosen] == 0
+    starting = chosen[starts].tolist()
+    if len(chosen) - len(starting) == len(state.running):
+        return _start(state, starting, (), place, wake)
+    return _start(state, starting, sorted(state.running.keys() - chosen.tolist()), place, wake)
+
+
+def _start(state: State, starting: Sequence[int], stop: Sequence[int], place: Place, wake: float | None) -> Decision:
+    """Return the decision that some jobs stop and others start where there is room for them."""
     if not starting and not stop:
         return Decision.changing(state.running, {}, wake=wake)
     room = state.room.copy()

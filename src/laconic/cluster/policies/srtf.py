@@ -39,8 +39,13 @@ class Srtf(Policy):
                 np.array([whole.value for whole in state.estimates]),
                 np.array([job.gpus for job in state.jobs]),
             )
-        jobs = np.fromiter(state.active, np.int64, len(state.active))
-        left = np.maximum(memory.work[jobs] - state.done(jobs), 0.0)
-        if self.service:
-            left = left * memory.gpus[jobs]
-        return run_in_order(state, jobs[np.lexsort((jobs, left))]), memory
+        known = memory
+
+        def shortest(jobs: np.ndarray) -> np.ndarray:
+            left = np.maximum(known.work[jobs] - state.done(jobs), 0.0)
+            if self.service:
+                left = left * known.gpus[jobs]
+            found: np.ndarray = jobs[left.argsort(kind="stable")]
+            return found
+
+        return run_in_order(state, shortest), memory

@@ -18,6 +18,7 @@ from laconic.cluster.state import Arrival, Completion, Event, State
 from laconic.registry import knob, technique
 
 GPU_HOUR = 3600.0  # seconds of a GPU
+EARLY = 1e-3  # seconds: more than times and services round
 
 
 @dataclass
@@ -31,6 +32,7 @@ class Memory:
     - `executed`: the seconds that it had run when that was.
     - `waited`: the seconds that it had waited since it ran first, when that was.
     - `entries`, `starts`: how many have entered a queue, and started.
+    - `crossing`: until when no running job comes to the end of its queue.
     - `history`: what those that are done had in all, in ascending order.
     """
 
@@ -42,6 +44,7 @@ class Memory:
     waited: np.ndarray = field(default_factory=lambda: np.zeros(0))
     entries: int = 0
     starts: int = 0
+    crossing: float = -math.inf
     history: list[float] = field(default_factory=list)
 
     def hold(self, jobs: int) -> None:
@@ -95,26 +98,29 @@ class Tiresias(Policy):
                 memory.entries += 1
             elif isinstance(event, Completion) and self.gittins:
                 insort(memory.history, float(state.tables.attained[event.job]))
-        self._demote(state, memory)
+        running = _running(state)
+        if state.now >= memory.crossing:
+            self._demote(state, memory, running)
         if self.starvation:
             for number in state.waiting:
                 self._promote(state, number, memory)
         place = emptiest if self.by_entry else consolidated
-        grants = run_in_order(state, self.order(state, memory), place).grants
+        grants = run_in_order(state, lambda jobs: self.order(state, memory, jobs), place).grants
         assert isinstance(grants, Changed)
         for number in grants.start:
             if memory.started[number] == math.inf:
                 memory.started[number] = memory.starts
                 memory.starts += 1
-        return Decision(grants, self._next_change(state, memory, grants)), memory
+        return Decision(grants, self._next_change(state, memory, grants, running)), memory
 
-    def order(self, state: State, memory: Memory) -> np.ndarray:
-        """Return the jobs, the most urgent first.
+    def order(self, state: State, memory: Memory, jobs: np.ndarray | None = None) -> np.ndarray:
+        """Return jobs in order, the most urgent first.
 
         - `state`: the cluster now.
         - `memory`: the queues.
+        - `jobs`: their numbers; default: all that are there.
         """
-        jobs = np.fromiter(state.active, np.int64, len(state.active))
+        jobs = np.fromiter(state.active, np.int64, len(state.active)) if jobs is None else jobs
         first = np.zeros(len(jobs))
         if self.gittins:
             services = state.attained(jobs) - memory.forgiven[jobs]
@@ -125,9 +131,8 @@ class Tiresias(Policy):
         found: np.ndarray = jobs[np.lexsort((memory.entered[jobs], started, first, memory.queue[jobs]))]
         return found
 
-    def _demote(self, state: State, memory: Memory) -> None:
+    def _demote(self, state: State, memory: Memory, jobs: np.ndarray) -> None:
         """Let running jobs that have had much go to a later queue."""
-        jobs = _running(state)
         queues = np.searchsorted(np.array(self.thresholds), state.attained(jobs) - memory.forgiven[jobs], side="right")
         lower = queues > memory.queue[jobs]
         if lower.any():
@@ -152,18 +157,24 @@ class Tiresias(Policy):
         executed = float(state.executed(number)) - float(memory.executed[number])
         return self.starvation * executed - (self._waited(state, number) - float(memory.waited[number]))
 
-    def _next_change(self, state: State, memory: Memory, grants: Changed) -> float | None:
+    def _next_change(self, state: State, memory: Memory, grants: Changed, running: np.ndarray) -> float | None:
         """Return when a job that runs comes to a threshold or one that waits starves, if nothing happens before."""
-        if self.interval:
-            return None
-        kept = _running(state)
+        kept = running
         if grants.stop:
             kept = kept[~np.isin(kept, list(grants.stop))]
-        jobs = np.concatenate([kept, np.fromiter(grants.start, np.int64, len(grants.start))])
-        gpus = np.concatenate([state.tables.held[kept], [grant.gpus for grant in grants.start.values()]])
-        ends = np.array([*self.thresholds, math.inf])[memory.queue[jobs]]
-        left = ends - (state.attained(jobs) - memory.forgiven[jobs])
-        soonest = float((left / gpus).min()) if len(jobs) else math.inf
+        jobs, gpus = kept, state.tables.held[kept]
+        if grants.start:
+            jobs = np.concatenate([kept, np.fromiter(grants.start, np.int64, len(grants.start))])
+            gpus = np.concatenate([gpus, [grant.gpus for grant in grants.start.values()]])
+        queue, soonest = memory.queue[jobs], math.inf
+        may_fall = queue < len(self.thresholds)
+        if may_fall.any():
+            jobs, gpus = jobs[may_fall], gpus[may_fall]
+            left = np.array(self.thresholds)[queue[may_fall]] - (state.attained(jobs) - memory.forgiven[jobs])
+            soonest = float((left / gpus).min())
+        memory.crossing = state.now + soonest - EARLY
+        if self.interval:
+            return None
         if self.starvation:
             waiting = (job for job in state.active if memory.queue[job] and job not in grants)
             soonest = min(soonest, *(self._starves(state, number, memory) for number in waiting), math.inf)
