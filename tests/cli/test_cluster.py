@@ -119,7 +119,7 @@ def test_the_fewest_hosts_that_do_are_found(trace: Path) -> None:
     assert {row[1]: row[2:4] for row in cells} == {
         "fifo": ["3", "6"],
         "srtf": ["3", "6"],
-    }  # with two hosts one job waits for the other two
+    }
     shown = said("plan", str(trace), "--mean", "430", "--gpus", "2", "--policy", "fifo")
     assert "| fifo   | 2     | 4" in shown
     assert "no number does" in said("plan", str(trace), "--slowest", "500", "--gpus", "2")
