@@ -86,7 +86,7 @@ def measured(batch: Batch) -> NDArray[np.float64]:
 
 def batches(seed: int, count: int, jobs: int = 4) -> list[list[Job]]:
     """Instances of jobs that come together and fit."""
-    draws, found = np.random.default_rng(seed), []
+    draws, found = np.random.default_rng(seed), list[list[Job]]()
     while len(found) < count:
         tasks = drawn_tasks(draws, jobs)
         if sum(task.workers for task in tasks) <= CLUSTER.gpus:
@@ -121,7 +121,7 @@ class Balanced(Policy):
             free = room.whole.copy()
             for _ in range(workers):
                 least = int(free.argmax())
-                if self.together and sum(counts) and free[int(np.argmax(counts))] > 0:
+                if self.together and any(counts) and free[int(np.argmax(counts))] > 0:
                     least = int(np.argmax(counts))
                 counts[least] += 1
                 free[least] -= 1

@@ -78,9 +78,9 @@ def test_the_reward_is_the_share_of_their_work_that_jobs_do() -> None:
 
 @pytest.mark.long
 def test_what_was_learned_is_better_than_balance_and_packing() -> None:
-    """Sixty batches of four jobs that were not seen: 30 % below load balancing and 4 to 6 % below packing after 100 to
-    150 iterations. The best of all placements, found for fifteen of them, is 11 % below packing. A tenth below packing,
-    as the catalogue asks, was not reached."""
+    """Sixty batches of four jobs that were not seen: 29 to 31 % below load balancing and 2 to 6 % below packing, by the
+    seed, after 100 to 300 iterations. The best of all placements, found for fifteen of them, is 11 % below packing. A
+    tenth below packing, as the catalogue asks, was not reached."""
     model = fit_speeds(drawn, measured, 200, 0)
     draws = np.random.default_rng(99)
     errors = []
@@ -90,7 +90,7 @@ def test_what_was_learned_is_better_than_balance_and_packing() -> None:
         if batch.everywhere:
             errors.append(predicted(model)(batch) - measured(batch))
     assert np.sqrt((np.concatenate(errors) ** 2).mean()) < 0.1
-    scorer = train(fresh(FEATURES, 0), drawn, predicted(model), 60, 0, rate=0.03)
+    scorer = train(fresh(FEATURES, 0), drawn, predicted(model), 100, 0, rate=0.03)
     scorer = train(scorer, drawn, measured, 10, 1, rate=0.005)  # and on line
     held_out = batches(1000, 60)
     means = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,9 @@ from laconic.cluster.learned.learner import climb
 from laconic.cluster.learned.regressor import Regressor
 from laconic.cluster.learned.scorer import Scorer, Step
 from laconic.cluster.learned.task_placement import Batch, placed_by
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 KNOWN = 20  # iterations whose rewards the critic is fitted to
 
@@ -98,7 +102,7 @@ def train(
     draws = np.random.default_rng(seed)
     critic: Regressor | None = None
     seen: deque[tuple[list[list[Step]], NDArray[np.float64], NDArray[np.float64]]] = deque(maxlen=KNOWN)
-    memory: dict[str, object] = {}
+    memory: dict[str, Tensor] = {}
     for iteration in range(iterations):
         taken, states, rewards = [], [], []
         for drawn in (draw(draws) for _ in range(batches)):

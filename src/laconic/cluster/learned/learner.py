@@ -67,7 +67,16 @@ def climb(
     entropy: float,
     memory: dict[str, Tensor] | None = None,
 ) -> Scorer:
-    """Return the network after steps of Adam up the gradient of the gains times the actions' log-likelihoods."""
+    """Return the network after steps of Adam up the gradient of the gains times the actions' log-likelihoods.
+
+    - `scorer`: the network before.
+    - `steps`: decisions.
+    - `gains`: what each was better than expected.
+    - `rounds`: how many steps.
+    - `rate`: of Adam.
+    - `entropy`: the weight of the bonus for undecided distributions.
+    - `memory`: of Adam, which is changed; none: it begins anew.
+    """
     import torch
 
     kept = [i for i, step in enumerate(steps) if step.mask.sum() > 1]  # where there was a choice

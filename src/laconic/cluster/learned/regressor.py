@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 HIDDEN = 32
 
@@ -26,9 +30,10 @@ class Regressor:
 
         torch_draws = torch.Generator().manual_seed(self.seed)
 
-        def drawn(rows: int, columns: int) -> torch.Tensor:
-            made = torch.randn(rows, columns, generator=torch_draws, dtype=torch.float64) / rows**0.5
-            return made.requires_grad_()
+        def drawn(rows: int, columns: int) -> Tensor:
+            made: Tensor = torch.randn(rows, columns, generator=torch_draws, dtype=torch.float64) / rows**0.5
+            made.requires_grad_()
+            return made
 
         zeros = torch.zeros(HIDDEN, dtype=torch.float64, requires_grad=True)
         self._weights = [drawn(self.features, HIDDEN), zeros, drawn(HIDDEN, 1), drawn(self.features, 1)]
@@ -63,6 +68,6 @@ class Regressor:
             found: NDArray[np.float64] = self._outputs(torch.from_numpy(rows)).numpy()
         return found
 
-    def _outputs(self, rows: torch.Tensor) -> torch.Tensor:  # type: ignore[name-defined]  # noqa: F821
+    def _outputs(self, rows: Tensor) -> Tensor:
         first, bias, second, straight = self._weights
         return ((rows @ first + bias).relu() @ second + rows @ straight)[:, 0]

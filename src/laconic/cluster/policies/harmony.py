@@ -32,7 +32,7 @@ class Harmony(Policy):
     Sizes of the networks and of the batch are ours.
 
     With the interference of pairs that Lucid's authors measured, four jobs on three hosts took 30 % less time than by
-    load balancing and 4 to 6 % less than packed on the least loaded host; the best of all placements takes 11 % less
+    load balancing and 2 to 6 % less than packed on the least loaded host; the best of all placements takes 11 % less
     than that. The paper reports 25 % against others on its cluster.
     """
 

@@ -48,8 +48,8 @@ class Sts(Policy):
             for job, one in jobs.items()
         }
         room = state.room.copy()
-        for job, grant in state.running.items():
-            room.give(state.jobs[job], grant)
+        for job, held in state.running.items():
+            room.give(state.jobs[job], held)
         grants, wake = dict[int, Grant](), math.inf
         for job in sorted(jobs, key=lambda job: (spare[job], job)):
             choices = _choices(jobs[job], state.jobs[job].least, min(host_gpus, state.jobs[job].most), power, host_gpus)
