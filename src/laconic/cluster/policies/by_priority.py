@@ -36,11 +36,13 @@ def run_in_order(
     - `wake`: when to be asked again.
     """
     if callable(order):
-        if len(state.running) == len(state.active):
+        count = len(state.active) - len(state.running)
+        if not count:
             return Decision.changing(state.running, {}, wake=wake)
-        waiting = np.array(state.waiting, dtype=np.int64)
-        if state.workers()[waiting].sum() <= state.room.gpus:
-            return _start(state, order(waiting).tolist(), (), place, wake)
+        if count <= state.room.gpus:  # each has one worker at least
+            waiting = np.array(state.waiting, dtype=np.int64)
+            if state.workers()[waiting].sum() <= state.room.gpus:
+                return _start(state, order(waiting).tolist(), (), place, wake)
         order = order(np.fromiter(state.active, np.int64, len(state.active)))
     elif not isinstance(order, np.ndarray):
         order = np.fromiter(order, np.int64)
