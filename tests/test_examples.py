@@ -106,6 +106,7 @@ def test_a_resumed_run_ends_with_the_bits_of_an_undisturbed_one(
         assert torch.equal(tensor, resumed["model"][name]), name
 
 
+@pytest.mark.long
 def test_digits_learns() -> None:
     done = run("digits.py", "--epochs", "4")
     assert done.returncode == 0, done.stderr

@@ -27,6 +27,7 @@ def test_the_page_builds_one_of_each_kind() -> None:
     assert sorted(files()) == ["codecs.py", "rounds.py", "rules.py", "schedules.py", "selectors.py"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(files()))
 def test_what_the_page_builds_keeps_what_it_declares(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

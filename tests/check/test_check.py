@@ -37,6 +37,7 @@ LIES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.__name__)
 def test_a_lie_is_found(lie: type) -> None:
     made = lie()

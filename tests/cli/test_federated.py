@@ -37,6 +37,7 @@ def written(*arguments: str, out: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 def test_sentences_are_compared_by_bytes_to_a_target(tmp_path: Path) -> None:
     out, page = tmp_path / "found.json", tmp_path / "page.html"
     arguments = [
@@ -75,6 +76,7 @@ def test_a_file_says_what_is_learned_by_whom(tmp_path: Path) -> None:
     assert other["runs"][0]["steps"][0]["clients"] != found["runs"][0]["steps"][0]["clients"]
 
 
+@pytest.mark.long
 def test_a_plan_says_what_a_run_then_takes(tmp_path: Path) -> None:
     sentences = ["fedavg(clients=4)", "scaffold(clients=4)", 'fedavg(clients=4) / topk(0.1)+ef / server(down="int8")']
     common = [*sentences, "--clients", "12", "--partition", "iid"]

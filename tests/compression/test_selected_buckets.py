@@ -132,6 +132,7 @@ def test_a_bucket_is_exchanged_as_its_tensors_are(word: str, end: str) -> None:
         check(word + end, size, 3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", ["topk(0.02)+ef", "topk(0.01, threshold=sampled)+ef"])
 def test_the_bodies_for_gpus_exchange_the_same_bucket(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("encode_largest", "encode_sampled", "average_places"):

@@ -29,6 +29,7 @@ step = "5ms"
 TENSORS = 100 * 500 + 500 + 500 * 10 + 10
 
 
+@pytest.mark.long
 def test_half_the_bytes_take_half_the_exposed_time(tmp_path: Path) -> None:
     network = tmp_path / "net.toml"
     network.write_text(SETTING)
@@ -59,6 +60,7 @@ def test_half_the_bytes_take_half_the_exposed_time(tmp_path: Path) -> None:
     assert json.loads((made.folder / "compare.json").read_text())["settings"]["workers"] == 2
 
 
+@pytest.mark.long
 def test_a_rule_that_seldom_exchanges_is_measured_over_whole_periods(tmp_path: Path) -> None:
     strategies = ("local(4)", "local(16)")
     made = laconic.compare(

@@ -28,6 +28,7 @@ def unequal(seed: int, clients: int = 12, beside: float = 1.0) -> Population:
     )
 
 
+@pytest.mark.long
 @pytest.mark.technique("amble", check=1)
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("beside", [0.0, 1.0, 10.0])

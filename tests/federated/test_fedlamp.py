@@ -37,6 +37,7 @@ def test_times_are_equal_within_a_step(seed: int, steps: int, ratio: float) -> N
         assert np.corrcoef(np.log(whole), np.log(plan.ratios))[0, 1] < -0.9  # slow links send less
 
 
+@pytest.mark.long
 @pytest.mark.technique("fedlamp", check=1)
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("clients", [8, 5])

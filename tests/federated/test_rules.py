@@ -106,6 +106,7 @@ def test_fednova_with_equal_work_is_fedavg() -> None:
     assert close(plain.parameters, normalised.parameters)
 
 
+@pytest.mark.long
 @pytest.mark.technique("fednova", check=2)
 def test_fednova_takes_out_the_pull_of_busy_clients() -> None:
     """Two clients f = (w - b)²/2 with one and ten steps a round, and equal weights."""
@@ -182,6 +183,7 @@ def test_scaffold_without_controls_is_fedavg_bit_for_bit() -> None:
     assert torch.equal(forced.parameters, plain.parameters)
 
 
+@pytest.mark.long
 @pytest.mark.technique("scaffold", check=2)
 def test_scaffold_reaches_the_optimum_of_unequal_clients() -> None:
     """Two quadratics of unequal curvature, ten full steps a round: drift stops FedAvg."""

@@ -101,6 +101,7 @@ def test_an_interrupted_launcher_leaves_no_process(
     assert not list(run.folder.glob("*.partial"))
 
 
+@pytest.mark.long
 def test_the_timeout_ends_the_whole_run(launch: Callable[..., Launched]) -> None:
     run = launch("--workers", "2", "--timeout", "5")
     assert run.exit_code(START_SECONDS) == 124

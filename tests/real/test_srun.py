@@ -83,6 +83,7 @@ def test_tasks_of_a_step_train_together(tmp_path: Path, strategy: str) -> None:
     assert first[5] == second[5], "both have the model that they trained together"
 
 
+@pytest.mark.long
 def test_a_shell_of_salloc_stays_alone(tmp_path: Path) -> None:
     shell = {"SLURM_NTASKS": "2", "SLURM_JOB_ID": "4711", "SLURM_JOB_NODELIST": "nowhere[1-2]"}
     [alone] = tasks(tmp_path, [shell], "bsp")

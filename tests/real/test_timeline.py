@@ -60,6 +60,7 @@ def test_a_run_leaves_a_timeline_of_all_its_ranks(launch: Callable[..., Launched
     assert alone.workers == [1] and alone.began_seconds >= timeline.began_seconds > 0
 
 
+@pytest.mark.long
 def test_a_script_that_raises_leaves_its_timeline(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(

@@ -53,6 +53,7 @@ def test_one_cluster_that_agrees_in_every_step_is_bulk_synchronous(workers: int,
     np.testing.assert_allclose(ours.x, bulk.x, atol=1e-12)
 
 
+@pytest.mark.long
 @pytest.mark.technique("tthf", check=2)
 @pytest.mark.parametrize("graph", ["ring", "edges", "star"])
 @pytest.mark.parametrize("seed", [0, 1])
