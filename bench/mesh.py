@@ -16,7 +16,6 @@ import argparse
 import json
 import statistics
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from rich.table import Table
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE)]
 
-from workers import PAYLOAD_SHARE, STORE_PORT, end, report, reports_of, start  # noqa: E402
+from workers import PAYLOAD_SHARE, measured_on_links, report  # noqa: E402
 
 WORKERS, TOKENS, WIDTH, EXPERTS, TOP = 4, 512, 256, 8, 2
 CODES = {"experts, 32 bits": ("none", "none"), "experts, int8 and bf16": ("int8(256)", "cast_bf16")}
@@ -131,26 +130,6 @@ def work(todo: dict[str, Any]) -> None:
 # ------------------------------------------------------------------------------------------------ measurement
 
 
-def measured(rate: float, repeats: int) -> dict[str, list[tuple[float, float]]]:
-    """Return each case's seconds and the bytes of the device that sent most, for each pass."""
-    from laconic.launch.net import shaped
-
-    found: dict[str, list[tuple[float, float]]] = {}
-    with tempfile.TemporaryDirectory() as folder, shaped(WORKERS, rate) as net:
-        store, started = (net.places[0].address, STORE_PORT), []
-        try:
-            for rank in range(WORKERS):
-                todo = {"repeats": repeats}
-                started.append(start(__file__, todo, rank, WORKERS, store, net.places[rank], Path(folder)))
-            for fact in reports_of(started, Path(folder)):
-                if "end" in fact:
-                    break
-                found.setdefault(fact["name"], []).append((fact["seconds"], fact["sent"]))
-        finally:
-            end(started)
-    return found
-
-
 def prices(rate: float) -> dict[str, float]:
     """Return what each case should take."""
     from laconic.network.network_tree import Network
@@ -183,7 +162,7 @@ def main() -> None:
         work(json.loads(given.as_worker))
         return
     for rate in given.rates:
-        found, expected = measured(rate, given.repeats), prices(rate)
+        found, expected = measured_on_links(__file__, WORKERS, rate, given.repeats), prices(rate)
         table = Table("case", "measured", "spread", "priced", "measured over priced", "most sent")
         table.title = f"{WORKERS} devices at {rate / 1e6:g} Mb/s, forward and backward"
         for name, priced in expected.items():

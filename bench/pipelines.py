@@ -15,7 +15,6 @@ import argparse
 import json
 import statistics
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from rich.table import Table
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE)]
 
-from workers import PAYLOAD_SHARE, STORE_PORT, end, report, reports_of, start  # noqa: E402
+from workers import PAYLOAD_SHARE, measured_on_links, report  # noqa: E402
 
 WORKERS, MICROBATCHES, SAMPLES = 4, 8, 4
 SCHEDULES = ("gpipe", "one_f_one_b", "interleaved_1f1b")
@@ -110,26 +109,6 @@ def work(todo: dict[str, Any]) -> None:
 # ------------------------------------------------------------------------------------------------ measurement
 
 
-def measured(rate: float, repeats: int) -> dict[str, list[tuple[float, float]]]:
-    """Return each case's seconds and the bytes of the device that sent most, for each step."""
-    from laconic.launch.net import shaped
-
-    found: dict[str, list[tuple[float, float]]] = {}
-    with tempfile.TemporaryDirectory() as folder, shaped(WORKERS, rate) as net:
-        store, started = (net.places[0].address, STORE_PORT), []
-        try:
-            for rank in range(WORKERS):
-                todo = {"repeats": repeats}
-                started.append(start(__file__, todo, rank, WORKERS, store, net.places[rank], Path(folder)))
-            for fact in reports_of(started, Path(folder)):
-                if "end" in fact:
-                    break
-                found.setdefault(fact["name"], []).append((fact["seconds"], fact["sent"]))
-        finally:
-            end(started)
-    return found
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rates", type=float, nargs="+", default=[1e8, 1e9], help="bits a second of each worker")
@@ -149,7 +128,7 @@ def main() -> None:
     whole = 4.0 * SAMPLES * WIDTH
     few = float(SAMPLES * message_bytes(torch.Size([WIDTH]), 4))
     for rate in given.rates:
-        found = measured(rate, given.repeats)
+        found = measured_on_links(__file__, WORKERS, rate, given.repeats)
         table = Table("case", "measured", "spread", "priced", "measured over priced", "most sent")
         table.title = f"{WORKERS} stages at {rate / 1e6:g} Mb/s, {MICROBATCHES} microbatches of {whole / 1e3:.0f} kB"
         medians = {}
