@@ -14,19 +14,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE)]
 
-from workers import PAYLOAD_SHARE, measured_on_links, report  # noqa: E402
+from cases_on_links import beside_prices, measured_on_links, take_turns  # noqa: E402
+from workers import PAYLOAD_SHARE  # noqa: E402
 
 WORKERS, TOKENS, WIDTH, EXPERTS, TOP = 4, 512, 256, 8, 2
 CODES = {"experts, 32 bits": ("none", "none"), "experts, int8 and bf16": ("int8(256)", "cast_bf16")}
@@ -83,7 +83,6 @@ class Waiting:
 
 def work(todo: dict[str, Any]) -> None:
     import torch
-    import torch.distributed as dist
 
     from laconic.api.mesh import init_device_mesh
     from laconic.parallel.context.ring import PairSeconds, ring_attention
@@ -108,23 +107,17 @@ def work(todo: dict[str, Any]) -> None:
         attend = ring_attention(mesh, LENGTH, causal=causal, zigzag=zigzag, pair_seconds=PairSeconds(*PAIRS))
         attend.ring.worker = Waiting(worker)  # type: ignore[assignment]
         cases[name] = attend
-    cases[BACKENDS_OWN] = backends_own
     x = tokens(worker.rank).requires_grad_()
     q, k, v = (torch.randn(BATCH, HEADS, LENGTH // WORKERS, HEAD_WIDTH, requires_grad=True) for _ in range(3))
-    for turn in range(todo["repeats"] + 2):
-        for name, made in cases.items():
-            dist.barrier()
-            begin, sent = time.perf_counter(), worker.ledger.sent_bytes()
-            if name == BACKENDS_OWN:
-                made()
-            else:
-                (made(q, k, v) if name in RINGS else made(x)).sum().backward()
-            spent = torch.tensor([time.perf_counter() - begin, worker.ledger.sent_bytes() - sent], dtype=torch.float64)
-            dist.all_reduce(spent, op=dist.ReduceOp.MAX)
-            if turn > 1:
-                report(name=name, seconds=float(spent[0]), sent=float(spent[1]))
-    report(end=True)
-    dist.barrier()
+
+    def attended(attend: Any) -> Callable[[], None]:
+        return lambda: attend(q, k, v).sum().backward()
+
+    def processed(experts: Any) -> Callable[[], None]:
+        return lambda: experts(x).sum().backward()
+
+    runs = {name: (attended if name in RINGS else processed)(made) for name, made in cases.items()}
+    take_turns(worker, {**runs, BACKENDS_OWN: backends_own}, todo["repeats"])
 
 
 # ------------------------------------------------------------------------------------------------ measurement
@@ -162,20 +155,9 @@ def main() -> None:
         work(json.loads(given.as_worker))
         return
     for rate in given.rates:
-        found, expected = measured_on_links(__file__, WORKERS, rate, given.repeats), prices(rate)
-        table = Table("case", "measured", "spread", "priced", "measured over priced", "most sent")
-        table.title = f"{WORKERS} devices at {rate / 1e6:g} Mb/s, forward and backward"
-        for name, priced in expected.items():
-            seconds = sorted(spent for spent, _ in found[name])
-            table.add_row(
-                name,
-                f"{statistics.median(seconds) * 1e3:.1f} ms",
-                f"{seconds[0] * 1e3:.1f} to {seconds[-1] * 1e3:.1f}",
-                f"{priced * 1e3:.1f} ms",
-                f"{statistics.median(seconds) / priced:.3f}",
-                f"{found[name][0][1] / 1e6:.2f} MB",
-            )
-        Console(width=max(120, Console().width)).print(table)
+        found = measured_on_links(__file__, WORKERS, rate, given.repeats)
+        title = f"{WORKERS} devices at {rate / 1e6:g} Mb/s, forward and backward"
+        Console(width=max(120, Console().width)).print(beside_prices(found, prices(rate).items(), title))
 
 
 if __name__ == "__main__":

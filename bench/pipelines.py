@@ -16,16 +16,17 @@ import json
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE)]
 
-from workers import PAYLOAD_SHARE, measured_on_links, report  # noqa: E402
+from cases_on_links import beside_prices, measured_on_links, take_turns  # noqa: E402
+from workers import PAYLOAD_SHARE  # noqa: E402
 
 WORKERS, MICROBATCHES, SAMPLES = 4, 8, 4
 SCHEDULES = ("gpipe", "one_f_one_b", "interleaved_1f1b")
@@ -54,7 +55,6 @@ def costs_of(stages: int, forward: float, backward: float, nbytes: float) -> Any
 
 def work(todo: dict[str, Any]) -> None:
     import torch
-    import torch.distributed as dist
     from torch import nn
 
     from laconic.parallel.pipeline.aq_sgd import AqSgd
@@ -93,17 +93,11 @@ def work(todo: dict[str, Any]) -> None:
         optimizers = {s: torch.optim.SGD(module.parameters(), 1e-6) for s, module in modules.items()}
         devices[name] = PipelineDevice(pipeline, modules, optimizers, nn.functional.mse_loss, worker, codes=codes)
     x = torch.randn(SAMPLES * MICROBATCHES, WIDTH)
-    for turn in range(todo["repeats"] + 2):
-        for name, device in devices.items():
-            dist.barrier()
-            begin, sent = time.perf_counter(), worker.ledger.sent_bytes()
-            device.step(x, x, list(range(len(x))))
-            spent = torch.tensor([time.perf_counter() - begin, worker.ledger.sent_bytes() - sent], dtype=torch.float64)
-            dist.all_reduce(spent, op=dist.ReduceOp.MAX)
-            if turn > 1:  # shapes are sent in the first step, and samples whole
-                report(name=name, seconds=float(spent[0]), sent=float(spent[1]))
-    report(end=True)
-    dist.barrier()
+
+    def stepping(device: PipelineDevice) -> Callable[[], object]:
+        return lambda: device.step(x, x, list(range(len(x))))
+
+    take_turns(worker, {name: stepping(device) for name, device in devices.items()}, todo["repeats"])
 
 
 # ------------------------------------------------------------------------------------------------ measurement
@@ -129,26 +123,18 @@ def main() -> None:
     few = float(SAMPLES * message_bytes(torch.Size([WIDTH]), 4))
     for rate in given.rates:
         found = measured_on_links(__file__, WORKERS, rate, given.repeats)
-        table = Table("case", "measured", "spread", "priced", "measured over priced", "most sent")
-        table.title = f"{WORKERS} stages at {rate / 1e6:g} Mb/s, {MICROBATCHES} microbatches of {whole / 1e3:.0f} kB"
-        medians = {}
+        prices = []
         for name, (word, forward, backward, coded) in cases().items():
             pipeline = named(word).pipeline(WORKERS, MICROBATCHES)
             costs = costs_of(pipeline.stages, forward, backward, few if coded else whole)
-            priced = timeline(pipeline, costs, Network.flat(WORKERS, rate * PAYLOAD_SHARE)).seconds
-            seconds = sorted(spent for spent, _ in found[name])
-            medians[name] = statistics.median(seconds)
-            table.add_row(
-                name,
-                f"{medians[name] * 1e3:.1f} ms",
-                f"{seconds[0] * 1e3:.1f} to {seconds[-1] * 1e3:.1f}",
-                f"{priced * 1e3:.1f} ms",
-                f"{medians[name] / priced:.3f}",
-                f"{found[name][0][1] / 1e6:.2f} MB",
-            )
+            prices.append((name, timeline(pipeline, costs, Network.flat(WORKERS, rate * PAYLOAD_SHARE)).seconds))
+        title = f"{WORKERS} stages at {rate / 1e6:g} Mb/s, {MICROBATCHES} microbatches of {whole / 1e3:.0f} kB"
         console = Console(width=max(120, Console().width))
-        console.print(table)
-        gain = medians["1F1B, 32 bits"] / medians["1F1B, AQ-SGD at 4 bits"]
+        console.print(beside_prices(found, prices, title))
+        plain, coded_steps = (
+            statistics.median(spent for spent, _ in found[name]) for name in ("1F1B, 32 bits", "1F1B, AQ-SGD at 4 bits")
+        )
+        gain = plain / coded_steps
         console.print(f"AQ-SGD at 4 bits is {gain:.2f} times as fast as 32 bits.", highlight=False)
 
 

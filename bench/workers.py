@@ -7,7 +7,6 @@ import os
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -88,24 +87,3 @@ def end(workers: Sequence[subprocess.Popen[bytes]]) -> None:
         except subprocess.TimeoutExpired:
             worker.kill()
             worker.wait()
-
-
-def measured_on_links(script: str, workers: int, rate: float, repeats: int) -> dict[str, list[tuple[float, float]]]:
-    """Run a script's cases on workers with links of so many bits a second, and return each case's seconds and the bytes
-    of the worker that sent most, for each repeat: what it reports as `name`, `seconds` and `sent` until its `end`."""
-    from laconic.launch.net import shaped
-
-    found: dict[str, list[tuple[float, float]]] = {}
-    with tempfile.TemporaryDirectory() as folder, shaped(workers, rate) as net:
-        store, started = (net.places[0].address, STORE_PORT), []
-        try:
-            for rank in range(workers):
-                todo = {"repeats": repeats}
-                started.append(start(script, todo, rank, workers, store, net.places[rank], Path(folder)))
-            for fact in reports_of(started, Path(folder)):
-                if "end" in fact:
-                    break
-                found.setdefault(fact["name"], []).append((fact["seconds"], fact["sent"]))
-        finally:
-            end(started)
-    return found

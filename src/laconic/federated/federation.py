@@ -79,7 +79,7 @@ class Federation:
 
     @property
     def learned(self) -> Task:
-        """The task."""
+        """The task that clients learn, with its model and its samples."""
         return self._found[0]
 
     @property
@@ -106,7 +106,7 @@ class Federation:
 
     @cached_property
     def population(self) -> Population:
-        """The clients."""
+        """The clients with their shards, speeds, links and hours."""
         return self._among(self.shards())
 
     def _among(self, shards: Shards) -> Population:

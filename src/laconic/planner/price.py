@@ -20,7 +20,7 @@ from laconic.network.network_tree import Network
 from laconic.planner.codec_times import nearest_timed
 from laconic.planner.compression_costs import CompressionCosts, compression_costs
 from laconic.planner.deployment import Deployment
-from laconic.planner.step_price import StepPrice, and_every, behind_steps, more, spread
+from laconic.planner.step_price import StepPrice, and_every, behind_steps, difference, spread
 from laconic.planner.values import PlanError
 from laconic.runtime.tier_shards import sentences_shard
 from laconic.runtime.tiers import schedule_of
@@ -163,7 +163,7 @@ class Pricer:
             rounds=(*there, *second.rounds, *back),
         )
         together = self._iterated(both, plan_arrays, sent + self._sent(far, far_architecture, between.workers))
-        return together if cadence.period == 1 else and_every(cadence.period, once, more(together, once))
+        return together if cadence.period == 1 else and_every(cadence.period, once, difference(together, once))
 
     def _iterated(self, traffic: Traffic, plan_arrays: PlanArrays, sent_bytes: float) -> StepPrice:
         deployment = self.deployment

@@ -59,7 +59,8 @@ def and_every(period: int, once: StepPrice, more: StepPrice) -> StepPrice:
     )
 
 
-def more(one: StepPrice, other: StepPrice) -> StepPrice:
+def difference(one: StepPrice, other: StepPrice) -> StepPrice:
+    """Return how much more one price is than another."""
     return StepPrice(
         one.computing_seconds - other.computing_seconds,
         one.coding_seconds - other.coding_seconds,

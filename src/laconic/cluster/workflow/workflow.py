@@ -84,7 +84,7 @@ class Workflow(Policy):
 
     @cached_property
     def policy(self) -> Policy:
-        """Who orders jobs."""
+        """The policy that orders jobs: the one that is named, or first come, first served."""
         found: Policy = parse_policy(self.order) if self.order is not None else Fifo()
         return found
 

@@ -15,7 +15,7 @@ from laconic.worker import ActorMessage
 Piece = tuple[int, int, int]
 """A node, and the layers that it computes: first and end."""
 Microbatch = tuple[Tensor, Tensor]
-"""Inputs and targets."""
+"""The inputs and the targets of a microbatch."""
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ def shard_experts(
         layer.cut(exchange, others, name)
         cut_along(layer.experts.parameters(), devices)
         for parameter in layer.experts.parameters():
-            parameter.register_hook(lambda gradient: gradient / devices.size())
+            parameter.register_hook(lambda gradient: gradient / exchange.group.size)
     return model
 
 
