@@ -83,6 +83,16 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
             pytest.fail(f"{item.name} bears {mark.args[0]}'s evidence by {recording}, and does not read it")
 
 
+@pytest.fixture(autouse=True)
+def environment() -> Iterator[None]:
+    """Leave the environment as it was: connecting names an interface in it, which processes started later would use."""
+    before = dict(os.environ)
+    yield
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
+
+
 @pytest.fixture(scope="session")
 def pool() -> Iterator[Pool]:
     """Four connected worker processes, started on first use."""
