@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from laconic.collective.choose import choose
 from laconic.collective.price import price
 from laconic.collective.program import Program
 from laconic.collective.rings import ring
@@ -47,10 +48,22 @@ def test_a_binomial_tree_takes_what_its_formula_says(size: int) -> None:
 
 @pytest.mark.parametrize("size", [2, 3, 6, 9])
 def test_a_chain_takes_what_its_formula_says(size: int) -> None:
-    """(p - 2 + k)(α + S β / k) in each direction."""
+    """k + 2p - 3 steps, in k - 1 of which a rank with two neighbours sends or receives two blocks."""
     for blocks in (1, 4, 16):
         found = price(chain(size, blocks), 1e6, Network.flat(size, 8 / BETA, ALPHA))
-        assert found.seconds == pytest.approx(2 * (size - 2 + blocks) * (ALPHA + 1e6 * BETA / blocks), rel=1e-9)
+        steps = blocks + 2 * size - 3
+        sent = steps + (blocks - 1 if size > 2 else 0)
+        assert found.seconds == pytest.approx(steps * ALPHA + sent * 1e6 * BETA / blocks, rel=1e-9)
+
+
+@pytest.mark.parametrize("size", [3, 4, 7])
+def test_a_chain_is_the_choice_where_the_last_rank_is_slow(size: int) -> None:
+    """It sends one vector and receives one at the same time, where a ring has it send 2(p-1)/p of one."""
+    network = Network.flat(size, [1e8] * (size - 1) + [2e7], 1e-5)
+    taken = choose("all_reduce", 1e7, network)
+    assert taken == chain(size, 64)
+    least, ring_seconds = 8 * 1e7 / 2e7, price(ring(size), 1e7, network).seconds
+    assert least < price(taken, 1e7, network).seconds < min(1.3 * least, ring_seconds / 1.2)
 
 
 @pytest.mark.technique("tree_allreduce", check=2)

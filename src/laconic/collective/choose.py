@@ -20,7 +20,7 @@ from laconic.collective.program import Program
 from laconic.errors import LaconicError, ProgramError
 from laconic.network.routes import Links, Vector
 
-TRIED_BLOCKS = (1, 4, 16)
+TRIED_BLOCKS = (1, 4, 16, 64)
 """Into how many blocks pipelines are cut, of the programs that are tried."""
 
 SIZES = tuple(4.0**k for k in range(17))

@@ -66,6 +66,21 @@ def spread_after_sum(spread: Program, name: str) -> Program:
     return then(reverse(spread), spread, name, all_reduce(spread.size, spread.chunks))
 
 
+def spread_while_summing(spread: Program, name: str) -> Program:
+    """Return the all-reduce of a broadcast in chunks: the same backwards, with each chunk spread once it is summed.
+
+    Sums and what is spread go over the same links in opposite directions, so that a rank which only sends its chunks
+    and receives sums is done in half the time. Chunks are summed in the order in which they are spread.
+    """
+    up, down = reverse(spread).sends.table, spread.sends.table
+    up[:, 3] = spread.chunks - 1 - up[:, 3]
+    summed, begun = np.zeros(spread.chunks, np.int64), np.full(spread.chunks, spread.steps)
+    np.maximum.at(summed, up[:, 3], up[:, 0] + 1)
+    np.minimum.at(begun, down[:, 3], down[:, 0])
+    down[:, 0] += np.max(summed - begun)
+    return Program(name, all_reduce(spread.size, spread.chunks), Sends.of(np.concatenate([up, down])), spread.shares)
+
+
 def relabel(program: Program, ranks: Sequence[int]) -> Program:
     """Return the program in which rank `ranks[k]` does what rank k does, for relations in which all ranks are alike
     or chunks move with them: chunks keep their numbers, so that only an all-reduce stays what it is."""

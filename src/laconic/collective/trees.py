@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from laconic.collective.compose import beside, reverse, spread_after_sum, then
+from laconic.collective.compose import beside, reverse, spread_after_sum, spread_while_summing, then
 from laconic.collective.generators import generator
 from laconic.collective.ports import one_port
 from laconic.collective.program import COPY, Program
@@ -105,8 +105,12 @@ def binary_tree(size: int, blocks: int = 8) -> Program:
 
 @generator("chain", paper="Thakur, Rabenseifner and Gropp, IJHPCA 2005")
 def chain(size: int, blocks: int = 8) -> Program:
-    """A tree in which every rank has one child: blocks flow along all ranks to rank 0, and back."""
-    return spread_after_sum(pipelined(range(-1, size - 1), blocks, "chain"), "chain")
+    """A tree in which every rank has one child: blocks flow along all ranks to rank 0, and back while others come.
+
+    With many blocks the last rank sends and receives little more than one vector, both at the same time: the least
+    there is for a rank whose link is slow, where a ring takes 2(p-1)/p of a vector each way.
+    """
+    return spread_while_summing(pipelined(range(-1, size - 1), blocks, "chain"), "chain")
 
 
 @generator("double_tree", row="double_binary_tree_allreduce", paper="Sanders, Speck and Träff, 2009")

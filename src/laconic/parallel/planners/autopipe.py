@@ -34,10 +34,9 @@ def autopipe(model: LayerGraph, stages: int, microbatches: int, network: Network
     The start is the cut whose slowest stage is fastest. The stage that waits least between its first and its last task
     in a simulated step bounds it, the master stage. Of its border units one moves to a neighbour, or one to each, and
     neighbours may pass their other border unit on; where none of this helps, stages that wait more are tried. The walk
-    goes on with the best scheme that it has not seen, and ends when as many moves as there are stages bring nothing
-    better: the best scheme found is the plan. Reading chosen: only the abstract was read; which stage is the master,
-    how far units are passed on and when the walk ends are reconstructions. Of 360 drawn models of 16 units on 3 and 4
-    stages, 359 plans are within 2 % of the best cut; one, with fewer microbatches than stages, is 2.8 % above it.
+    goes on from the best scheme from which it has not gone on yet, and ends when twice as many moves as there are
+    stages bring nothing better: the best scheme found is the plan. Reading chosen: only the abstract was read; which
+    stage is the master, how far units are passed on and when the walk ends are reconstructions.
 
     - `model`: its units, for a Transformer the attention and the feed-forward block of each layer, with times and bytes
       of one microbatch.
@@ -48,21 +47,20 @@ def autopipe(model: LayerGraph, stages: int, microbatches: int, network: Network
     spans = balanced([unit.seconds for unit in model.layers], stages)
     borders = (*(span.start for span in spans), len(model.layers))
     best = AutoPipePlan(borders, simulated(model, borders, microbatches, network).seconds)
-    seen, without_gain = {borders}, 0
-    while without_gain < stages:
-        schemes: dict[Borders, float] = {}
+    frontier, seen, without_gain = {borders: best.seconds}, {borders}, 0
+    while frontier and without_gain < 2 * stages:
+        borders = min(frontier, key=lambda scheme: (frontier[scheme], scheme))
+        del frontier[borders]
+        without_gain += 1
         for stage in _by_waiting(simulated(model, borders, microbatches, network)):
             moves = [moved for moved in _moves(borders, stage) if moved not in seen]
-            schemes |= {moved: simulated(model, moved, microbatches, network).seconds for moved in moves}
+            schemes = {moved: simulated(model, moved, microbatches, network).seconds for moved in moves}
             seen.update(moves)
-            if min(schemes.values(), default=math.inf) < best.seconds:
+            frontier |= schemes
+            shortest = min(schemes, key=lambda moved: (schemes[moved], moved), default=borders)
+            if schemes.get(shortest, math.inf) < best.seconds:
+                best, without_gain = AutoPipePlan(shortest, schemes[shortest]), 0
                 break
-        if not schemes:
-            break
-        borders = min(schemes, key=lambda moved: (schemes[moved], moved))
-        without_gain += 1
-        if schemes[borders] < best.seconds:
-            best, without_gain = AutoPipePlan(borders, schemes[borders]), 0
     return best
 
 
