@@ -25,8 +25,12 @@ from laconic.cluster.journal import read, replayed
 from laconic.cluster.outcome import Outcome
 from laconic.cluster.policies.fifo import Fifo
 from laconic.cluster.policy import Policy
+from laconic.cluster.replay import Costs, replay
 from laconic.cluster.state import Event, State
+from laconic.cluster.workflow.explain import as_workflow, explain_journal, explain_run
+from laconic.cluster.workflow.workflow import Workflow
 from laconic.errors import ClusterError
+from laconic.report.cluster_workflow import STEPS, told
 from tests.integrations.ray_works import notes
 from tests.integrations.scripts import ROOT, needs
 
@@ -159,6 +163,32 @@ def test_preempted_jobs_lose_no_step(nodes: Any, tmp_path: Path) -> None:
     assert [line["host"] for line in notes(tmp_path, "short") if line["what"] == "begin"] == [1, 1]
     assert [line["host"] for line in notes(tmp_path, "long") if line["what"] == "begin" and line["rank"] == 2] == [1, 1]
     assert stopped["at"] < next(e["at"] for e in run.entries if e["kind"] == "begun" and e["job"] == 1)
+
+
+def decided(outcome: Outcome) -> list[tuple[Any, ...]]:
+    """Upon what something was changed, which jobs stopped and which started on how many GPUs."""
+    made = [(one.events, one.changes) for one in outcome.log if one.changes]
+    return [(events, sorted(one.stop), sorted((job, grant.gpus) for job, grant in one.start)) for events, one in made]
+
+
+@pytest.mark.technique("cluster_workflow", check=1)
+def test_the_six_steps_of_a_run_are_explained_as_those_of_a_virtual_one(nodes: Any, tmp_path: Path) -> None:
+    """Jobs are of such lengths that what is left of them is in the same order whatever starts take, on both drivers."""
+    jobs = [waits("a", 0.0, 2, 40.0), waits("b", 1.0, 4, 10.0), waits("c", 4.0, 1, 2.0)]
+    run = Started(jobs, Workflow("table", "shares", "srtf"), tmp_path)
+    outcome = run.outcome()
+    seen_well(run, outcome)
+    virtual = replay([job for job, _ in jobs], HOSTS, run.policy, Costs(start=2.0, restart=2.0), keep_log=True)
+    assert decided(outcome) == decided(virtual)
+    assert sum(bool(stopped) for _, stopped, _ in decided(outcome)) >= 2
+    for job in outcome.jobs:
+        real = explain_journal(run.entries, outcome.jobs, HOSTS, run.policy, job.name)
+        made = explain_run([job for job, _ in jobs], HOSTS, run.policy, job.name, Costs(start=2.0, restart=2.0))
+        texts = [told(found, as_workflow(run.policy), HOSTS).splitlines() for found in (real, made)]
+        steps = [[line for line in text if line.startswith(("    2 ", "    3 ", "    4 ", "    5 "))] for text in texts]
+        assert steps[0] == steps[1] and len(steps[0]) == 4 * len(real.moments)
+        for number, name in enumerate(STEPS, 1):
+            assert sum(line.startswith(f"    {number} {name}") for line in texts[0]) == len(real.moments)
 
 
 def test_a_worker_that_is_killed_costs_at_most_a_checkpoint_interval(nodes: Any, tmp_path: Path) -> None:

@@ -23,6 +23,10 @@ from laconic.network.routes import Links, Vector
 TRIED_BLOCKS = (1, 4, 16, 64)
 """Into how many blocks pipelines are cut, of the programs that are tried."""
 
+MOST_PIECES = 4096
+"""Ranks times blocks of the largest pipelines that are tried with more than 16 blocks: making longer ones takes longer
+than making all other programs."""
+
 SIZES = tuple(4.0**k for k in range(17))
 """Sizes in bytes at which a `Selection` prices all programs: 1 B to 4 GB."""
 
@@ -47,7 +51,8 @@ def recipes(relation: str, size: int, inside: int = 1) -> list[tuple[Recipe, Pro
     - `size`: the number of ranks.
     - `inside`: how many neighbouring ranks share a host.
     """
-    tried = {"inside": sorted({1, inside}), "blocks": TRIED_BLOCKS, "ways": (1, 2, 4), "ports": (1, 2, 3)}
+    blocks = [count for count in TRIED_BLOCKS if count <= 16 or count * size <= MOST_PIECES]
+    tried = {"inside": sorted({1, inside}), "blocks": blocks, "ways": (1, 2, 4), "ports": (1, 2, 3)}
     found: list[tuple[Recipe, Program]] = []
     for one in generators(relation):
         names = [name for name in one.knobs if name in tried]
