@@ -14,8 +14,9 @@ import laconic
 from laconic.errors import ContractError
 from laconic.parallel.fsdp.mesh import sharded_modules
 from laconic.runtime.sharded.error_memory import gathered, spread
+from tests.cases import first_of
 from tests.sharded.references import whole_of
-from tests.sharded.training import first_of, sharded, steps_of
+from tests.sharded.training import sharded, steps_of
 
 FOUR = "strided_bits(4, 128)"
 HOPS = f"[{FOUR}+ef]@inside > [{FOUR}+ef]@across"

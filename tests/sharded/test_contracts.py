@@ -15,9 +15,10 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 import laconic
 from laconic.runtime.sharded.error_memory import spread
 from laconic.worker import Kind
+from tests.cases import first_of
 from tests.sharded.features import FEATURES, checkpointed, in_blocks
 from tests.sharded.references import alone, assert_alike, assert_mostly_alike, squared, together, whole_of
-from tests.sharded.training import batch, blocks, first_of
+from tests.sharded.training import batch, blocks
 
 FOUR = "strided_bits(4, 128)"
 

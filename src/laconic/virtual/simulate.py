@@ -184,11 +184,12 @@ def _patient_collector(workers: int) -> Iterator[None]:
     """Collect garbage as seldom per worker as a process would: N workers make N times the objects of one."""
     before = gc.get_threshold()
     gc.set_threshold(before[0] * min(workers, 100), *before[1:])
-    frozen = gc.get_freeze_count()
-    gc.freeze()  # what was imported before stays, so that no collection need look through it
+    freezes = not gc.get_freeze_count()  # what somebody else has frozen stays so, and what came later can be collected
+    if freezes:
+        gc.freeze()  # what was imported before stays, so that no collection need look through it
     try:
         yield
     finally:
         gc.set_threshold(*before)
-        if not frozen:
+        if freezes:
             gc.unfreeze()

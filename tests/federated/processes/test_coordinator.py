@@ -35,6 +35,7 @@ def outcome(server: Coordinator) -> FederatedOutcome:
     return outcome_of(answer)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("sentence", SENTENCES)
 @pytest.mark.parametrize("seed", [0, 3])
 def test_a_rule_gives_the_parameters_of_its_virtual_run(sentence: str, seed: int) -> None:
@@ -51,6 +52,7 @@ def test_a_rule_gives_the_parameters_of_its_virtual_run(sentence: str, seed: int
             assert (real.down_bytes == virtual.down_bytes).all()
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("sentence", [EF, "scaffold(clients=3) / qsgd / server(down=int8)"])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_process_killed_before_or_after_any_of_its_reports_changes_nothing(sentence: str, seed: int) -> None:

@@ -48,6 +48,7 @@ def started(model: LayerGraph, stages: int) -> tuple[int, ...]:
     return (*(span.start for span in balanced([unit.seconds for unit in model.layers], stages)), UNITS)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("seed", range(14))
 @pytest.mark.parametrize("microbatches", [3, 8])
 @pytest.mark.parametrize("rate", [None, 10e9])
