@@ -103,7 +103,7 @@ def test_payload_is_what_is_declared(word: str) -> None:
 @pytest.mark.parametrize(
     "kind", [pytest.param("normal", marks=pytest.mark.long), "heavy", pytest.param("sparse", marks=pytest.mark.long)]
 )
-@pytest.mark.parametrize("draws", [250, pytest.param(1000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("draws", [150, pytest.param(1000, marks=pytest.mark.long)])
 def test_unbiased_with_the_declared_variance(word: str, kind: str, draws: int) -> None:
     made, x = compressor(word), tensor(kind, (6, 5))
     omega = variance_of(made, spec_of(x))
@@ -123,12 +123,14 @@ def test_unbiased_with_the_declared_variance(word: str, kind: str, draws: int) -
 @pytest.mark.parametrize("draws", [20, pytest.param(60, marks=pytest.mark.long)])
 def test_contraction_with_the_declared_delta(word: str, draws: int) -> None:
     made = compressor(word)
+    first, second = (meet(made, [tensor("normal")], step=step)[0].result for step in range(2))
+    varies = not torch.equal(first, second)  # what draws nothing is the same in every step
     for kind in KINDS:
         x = tensor(kind)
         delta = contraction_of(made, spec_of(x))
         if delta is None or not made.accepts(spec_of(x)):
             continue
-        drawn = [meet(made, [x], step=step)[0] for step in range(draws)]
+        drawn = [meet(made, [x], step=step)[0] for step in range(draws if varies else 2)]
         left = [float((x - (o.result if o.sent is None else o.sent)).double().square().sum()) for o in drawn]
         slack = 4 * torch.tensor(left).std().item() / math.sqrt(len(left))
         whole = float(x.double().square().sum())

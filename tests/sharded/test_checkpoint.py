@@ -93,7 +93,8 @@ def test_as_many_workers_go_on_bit_by_bit(tmp_path: Path, strategy: str, weights
             (HOPS, 2, 2, 4),
             (AROUND, 2, 4, 2),
             (AROUND, 2, 2, 4),
-        ]
+        ],
+        1,
     ),
 )
 def test_another_number_of_workers_goes_on_with_the_same_sum_of_memories(
