@@ -41,7 +41,7 @@ def hooked(native: bool, replicas: str) -> list[Tensor]:
     return whole_of(model)
 
 
-@pytest.mark.parametrize("native", [False, True])
+@pytest.mark.parametrize("native", first_of([True, False], 1))
 def test_hooks_average_over_replicas_as_distribute_does(native: bool) -> None:
     expected = laconic.simulate(lambda: distributed(native, f"[{FOUR}+loco]@shard > [bsp]@replica"), 4).results[0]
     for found in laconic.simulate(lambda: hooked(native, "none"), 4).results:
