@@ -6,6 +6,10 @@ READY := $(VENV)/.ready
 FRAMEWORKS := $(VENV)/.frameworks
 FLOWER := $(VENV)-flower/.ready
 
+# Bytecode is kept, beside the environment, also where a shell says that none be written: tests start a hundred processes.
+export PYTHONDONTWRITEBYTECODE =
+export PYTHONPYCACHEPREFIX = $(abspath $(VENV))/pycache
+
 .PHONY: setup lint test test-long test-frameworks test-flower test-all demo clean
 
 setup: $(READY)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import random
@@ -16,6 +17,7 @@ import torch
 from hypothesis import settings
 
 from tests import data
+from tests.cases import covering
 from tests.real.launching import Launched
 from tests.real.pool import Pool
 
@@ -62,7 +64,41 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         items.sort(key=lambda item: files.index(item.path))
     for item in items:
         place = item.path.relative_to(here).as_posix()
-        item.add_marker(pytest.mark.xdist_group("processes" if place.startswith(ALONE) else place))
+        alone = place.startswith(ALONE) or "pool" in getattr(item, "fixturenames", ())
+        item.add_marker(pytest.mark.xdist_group("processes" if alone else place))
+    tests: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for cases in tests.values():
+        _leave_out_of_products(cases)
+
+
+def _leave_out_of_products(items: list[pytest.Item]) -> None:
+    """Of a test that is marked as `covering`, keep cases that hold every value of each of its lists; the others are
+    long."""
+    cases = [item for item in items if item.get_closest_marker("covering") and not item.get_closest_marker("long")]
+    kept = covering([_values_of(item) for item in cases])
+    for number, item in enumerate(cases):
+        if number not in kept:
+            item.add_marker(pytest.mark.long)
+
+
+def _values_of(item: pytest.Item) -> dict[str, tuple[int, ...]]:
+    """Return which value a case has of each list, by the objects that stand in it."""
+    params = item.callspec.params  # type: ignore[attr-defined]
+    names = (mark.args[0] for mark in item.iter_markers("parametrize"))
+    return {str(own): tuple(id(params[name]) for name in ([own] if isinstance(own, str) else own)) for own in names}
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was imported and collected out of the garbage collector's rounds: it stays to the end."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    """Let it be collected at the end of the process."""
+    gc.unfreeze()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -120,16 +120,12 @@ def test_a_file_extends_this_process_and_those_that_it_starts(folder: Path) -> N
     assert child.stdout == "registers\n"
 
 
-def test_a_script_that_imports_its_own_codec_shares_it(folder: Path) -> None:
-    script = "import outside; from laconic.strategy import Strategy\n"
-    script += "assert Strategy.parse('bsp / outside.py:Mine').compression[0].technique is outside.Mine\n"
-    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
-
-
-def test_a_training_script_is_not_run_a_second_time_for_its_own_class(folder: Path) -> None:
+def test_a_script_shares_the_codec_that_it_imports_and_is_not_run_a_second_time_for_its_own(folder: Path) -> None:
     (folder / "train.py").write_text(
         FILE
-        + "print('runs')\nfrom laconic.strategy import Strategy\nprint(Strategy.parse(str(Strategy.parse(Mine()))))\n"
+        + "print('runs')\nimport outside\nfrom laconic.strategy import Strategy\n"
+        + "assert Strategy.parse('bsp / outside.py:Mine').compression[0].technique is outside.Mine\n"
+        + "print(Strategy.parse(str(Strategy.parse(Mine()))))\n"
     )
     done = subprocess.run([sys.executable, "train.py"], check=True, capture_output=True, text=True)
     assert done.stdout.splitlines() == ["runs", "bsp / train.py:Mine / allreduce"]

@@ -23,6 +23,7 @@ from laconic.network.network_tree import Level, LinkChange, Network
 from laconic.network.placed import Placed
 from laconic.real.connect import connect
 from laconic.runtime.in_flight import InFlight, complete
+from tests.cases import first_of
 
 HOSTS = Network(6, (Level(1, 1e9, 20e-6), Level(3, 2e8, 80e-6)))
 FLAT = Network.flat(6, 1e8, 50e-6)
@@ -56,7 +57,7 @@ def test_members_measure_the_network_that_there_is_and_find_the_same(network: Ne
     assert found[0][0].message_seconds < 1e-6  # virtual workers spend nothing beside the network
 
 
-@pytest.mark.parametrize("size", [2, 3, 6, 40])
+@pytest.mark.parametrize("size", first_of([2, 3, 9, 40], 3))
 def test_what_a_probe_sends_is_bounded_and_is_control(size: int) -> None:
     def work() -> tuple[float, float]:
         worker = connect()
@@ -116,6 +117,7 @@ def test_one_probe_serves_all_sizes_and_all_members_choose_alike(network: Networ
     assert {probes for probes, _ in found[0]} == {min(network.size - 1, 1)}
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("network", [HOSTS, FLAT, SLOW])
 @pytest.mark.parametrize("nbytes", [2**10, 2**16, 2**23])
 def test_the_choice_is_as_cheap_as_the_cheapest_and_a_ring_where_that_is(network: Network, nbytes: int) -> None:

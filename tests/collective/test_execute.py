@@ -15,6 +15,7 @@ from laconic.errors import ProgramError
 from laconic.network.network_tree import Level, Network
 from laconic.real.connect import connect
 from laconic.runtime.in_flight import InFlight, complete
+from tests.cases import first_of
 
 NAMES = [one.name for one in generators("all_reduce")]
 
@@ -30,7 +31,7 @@ def run(name: str, numel: int, dtype: torch.dtype) -> tuple[torch.Tensor, float]
     return x, worker.ledger.sent_bytes()
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 6, 8])
+@pytest.mark.parametrize("size", first_of([1, 3, 6, 2, 4, 8], 3))
 @pytest.mark.parametrize("name", NAMES)
 def test_integers_are_summed_exactly_and_floats_alike(name: str, size: int) -> None:
     try:

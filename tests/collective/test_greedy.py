@@ -56,7 +56,9 @@ GRAPHS = {
 }
 
 
-@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long if name in ("hosts", "tangle") else ()) for name in GRAPHS]
+)
 def test_all_reduces_are_near_the_bound_of_the_narrowest_cut(name: str) -> None:
     graph = GRAPHS[name]
     program = greedy_all_reduce(graph)

@@ -10,6 +10,7 @@ from laconic.compression.optional import exchange_bucket_of, exchange_rest_of
 from laconic.runtime.flat_memory import FlatMemories
 from laconic.runtime.meeting import Meeting
 from laconic.values.tensor_spec import TensorSpec
+from tests.cases import first_of
 from tests.compression import buckets
 from tests.compression.table import compressor, meet, spec_of
 
@@ -17,7 +18,7 @@ SHAPES = [(24, 20), (16, 3, 5, 5), (200, 7), (5, 130), (40, 40)]
 """Square, convolutional, tall and wide."""
 
 
-@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("workers", first_of([3, 1], 1))
 @pytest.mark.parametrize(
     "text",
     [

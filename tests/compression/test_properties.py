@@ -54,6 +54,7 @@ def with_memory() -> list[str]:
     return [*can, "one_bit+two_hop(memory=true)+ef", learning, *named]
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("word", words())
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("sizes", [(3,), pytest.param((1, 2), marks=pytest.mark.long)], ids=str)
@@ -79,7 +80,7 @@ def test_payload_is_what_is_declared(word: str) -> None:
     """Counted in what is handed over, for all kinds of input; where it depends on the values, at most that."""
     made = compressor(word)
     for kind in KINDS:
-        for size in (1, 2, 4):
+        for size in (1, 3):
             inputs = [tensor(kind, seed=rank) for rank in range(size)]
             spec = spec_of(inputs[0])
             if not made.accepts(spec):
@@ -102,7 +103,7 @@ def test_payload_is_what_is_declared(word: str) -> None:
 @pytest.mark.parametrize(
     "kind", [pytest.param("normal", marks=pytest.mark.long), "heavy", pytest.param("sparse", marks=pytest.mark.long)]
 )
-@pytest.mark.parametrize("draws", [250, pytest.param(1000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("draws", [150, pytest.param(1000, marks=pytest.mark.long)])
 def test_unbiased_with_the_declared_variance(word: str, kind: str, draws: int) -> None:
     made, x = compressor(word), tensor(kind, (6, 5))
     omega = variance_of(made, spec_of(x))
@@ -122,12 +123,14 @@ def test_unbiased_with_the_declared_variance(word: str, kind: str, draws: int) -
 @pytest.mark.parametrize("draws", [20, pytest.param(60, marks=pytest.mark.long)])
 def test_contraction_with_the_declared_delta(word: str, draws: int) -> None:
     made = compressor(word)
+    first, second = (meet(made, [tensor("normal")], step=step)[0].result for step in range(2))
+    varies = not torch.equal(first, second)  # what draws nothing is the same in every step
     for kind in KINDS:
         x = tensor(kind)
         delta = contraction_of(made, spec_of(x))
         if delta is None or not made.accepts(spec_of(x)):
             continue
-        drawn = [meet(made, [x], step=step)[0] for step in range(draws)]
+        drawn = [meet(made, [x], step=step)[0] for step in range(draws if varies else 2)]
         left = [float((x - (o.result if o.sent is None else o.sent)).double().square().sum()) for o in drawn]
         slack = 4 * torch.tensor(left).std().item() / math.sqrt(len(left))
         whole = float(x.double().square().sum())
@@ -147,11 +150,13 @@ ROUNDED_AGAIN = {  # what is lost of a mean, as a share of its norm, where it is
 
 @pytest.mark.parametrize("text", with_memory())
 @pytest.mark.parametrize(
-    "kinds", [("normal", "zero"), pytest.param(("heavy", "sparse"), marks=pytest.mark.long)], ids=str
+    ("kinds", "steps"),
+    [(("normal",), 12), pytest.param(("normal", "zero", "heavy", "sparse"), 20, marks=pytest.mark.long)],
+    ids=str,
 )
 @pytest.mark.technique("error_feedback", check=1)
-def test_what_was_received_and_the_memories_are_what_came_in(text: str, kinds: tuple[str, ...]) -> None:
-    """The telescoping identity holds over twenty steps for what every worker decodes, in the mean over workers, however
+def test_what_was_received_and_the_memories_are_what_came_in(text: str, kinds: tuple[str, ...], steps: int) -> None:
+    """The telescoping identity holds over many steps for what every worker decodes, in the mean over workers, however
     their messages meet; where a mean is rounded once more on its way, up to that rounding."""
     made = compressor(text)
     assert isinstance(made, Remembering)
@@ -162,7 +167,7 @@ def test_what_was_received_and_the_memories_are_what_came_in(text: str, kinds: t
             continue
         states = [made.init(spec_of(x)) for _ in range(size)]
         received, came = torch.zeros(2, *x.shape, dtype=torch.float64)
-        for step in range(20):
+        for step in range(steps):
             inputs = [tensor(kind, seed=31 * step + rank) for rank in range(size)]
             outcomes = meet(made, inputs, states, step, rate)
             states = [outcome.state for outcome in outcomes]

@@ -83,7 +83,8 @@ def test_a_tensor_alone_may_begin_anywhere_and_means_are_written_where_wanted(ho
 
 def test_sixteen_workers_and_more() -> None:
     how, n = BlockFormat("int8", "float32", 32), [100, 1000]
-    rows = torch.stack([gpu.encode_blocks([tensor("normal", k, s) for k in n], None, how, []) for s in range(19)])
+    drawn = ([tensor("normal", k, seed) for k in n] for seed in range(19))
+    rows = torch.stack([blocks.encode_blocks(reference, xs, None, how, []) for xs in drawn])
     expected = blocks.mean_of_blocks(reference, rows, n, how)
     assert all(same(a, b) for a, b in zip(gpu.mean_of_blocks(rows, n, how), expected, strict=True))
 

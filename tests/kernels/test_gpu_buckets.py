@@ -9,6 +9,7 @@ from laconic.kernels import reference
 from tests.kernels.on import DEVICE, KINDS, gpu, poisoned, same, tensor
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(("n", "bucket"), [(1, 1), (33, 31), (2049, 100), (9001, 9001), (9001, 5000), (515, 512)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_scales_codes_and_sums_are_the_references(kind: str, n: int, bucket: int) -> None:

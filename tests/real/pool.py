@@ -1,4 +1,5 @@
-"""A pool of real worker processes that many tests share: importing torch four times on two cores costs seconds.
+"""A pool of real worker processes that many tests share, forked from one process that has imported torch and all
+techniques: importing them four times on two cores costs half a minute.
 
 `pool.run(function, *args, workers=2)` calls `function(member, *args)` in each of the first `workers` processes and
 returns their results in rank order; an exception in any of them is raised here, with its traceback. After a failure the
@@ -67,7 +68,8 @@ class Pool:
         return results
 
     def _start(self) -> None:
-        context = mp.get_context("spawn")
+        context = mp.get_context("forkserver")
+        context.set_forkserver_preload(["tests.real.imported"])
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]

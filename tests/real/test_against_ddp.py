@@ -368,7 +368,9 @@ def race(member: PoolRank, case: str, strategy: str, steps: int, double: bool) -
     return difference(theirs, ours)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.long if case == "compiled" else ()) for case in CASES]
+)
 @pytest.mark.parametrize("steps", [12, pytest.param(50, marks=pytest.mark.long)])
 def test_two_workers_have_the_bits_of_ddp(pool: Pool, case: str, steps: int) -> None:
     assert pool.run(race, case, "bsp", steps, False, workers=2) == [0.0, 0.0]

@@ -23,11 +23,12 @@ from laconic.compression.chain import chain
 from laconic.strategy import Sentence, Strategy
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Kind
+from tests.cases import first_of
 from tests.real.launching import START_SECONDS, Launched
 from tests.real.pool import Pool, PoolRank
 from tests.sharded import features
 from tests.sharded.references import whole_of
-from tests.sharded.training import batch, blocks, first_of, sharded, steps_of, trained
+from tests.sharded.training import batch, blocks, sharded, steps_of, trained
 
 FOUR = "strided_bits(4, 128)"
 

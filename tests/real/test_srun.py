@@ -73,7 +73,8 @@ def tasks(tmp_path: Path, environments: list[dict[str, str]], strategy: str) -> 
     return [json.loads(output) for output, _ in answers]
 
 
-@pytest.mark.parametrize("strategy", ["bsp", pytest.param("asp / none / ps", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("strategy", ["bsp", "asp / none / ps"])
 def test_tasks_of_a_step_train_together(tmp_path: Path, strategy: str) -> None:
     step = {"SLURM_NTASKS": "2", "SLURM_STEP_ID": "0", "SLURM_NNODES": "1", "SLURM_STEP_NODELIST": "localhost"}
     step |= {"SLURM_JOB_ID": str(free_job()), "SLURM_JOB_NODELIST": "nowhere[1-2]", "SLURM_STEP_TASKS_PER_NODE": "2"}

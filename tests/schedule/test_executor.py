@@ -16,7 +16,7 @@ from laconic.virtual.compute import Compute
 from laconic.virtual.simulate import Simulated, simulate
 
 WORDS = [e.name for e in registry.entries("schedule") if any(isinstance(c, claims.CoversOnce) for c in e.claims)]
-STEPS = 12  # iterations are timed in the first six
+STEPS = 9  # iterations are timed in the first six
 
 
 class Odd(nn.Module):
@@ -75,6 +75,7 @@ def plain() -> dict[tuple[int, torch.dtype], list[torch.Tensor]]:
     return {case: run("bsp / sequential", *case).results[0] for case in cases}
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("architecture", ["allreduce", "ps(2)"])
 @pytest.mark.parametrize("word", WORDS)
 def test_every_schedule_ends_where_sequential_does(

@@ -14,8 +14,9 @@ import laconic
 from laconic.errors import ContractError
 from laconic.parallel.fsdp.mesh import sharded_modules
 from laconic.runtime.sharded.error_memory import gathered, spread
+from tests.cases import first_of
 from tests.sharded.references import whole_of
-from tests.sharded.training import first_of, sharded, steps_of
+from tests.sharded.training import sharded, steps_of
 
 FOUR = "strided_bits(4, 128)"
 HOPS = f"[{FOUR}+ef]@inside > [{FOUR}+ef]@across"
@@ -92,7 +93,8 @@ def test_as_many_workers_go_on_bit_by_bit(tmp_path: Path, strategy: str, weights
             (HOPS, 2, 2, 4),
             (AROUND, 2, 4, 2),
             (AROUND, 2, 2, 4),
-        ]
+        ],
+        1,
     ),
 )
 def test_another_number_of_workers_goes_on_with_the_same_sum_of_memories(

@@ -13,6 +13,7 @@ from torch.distributed.fsdp import fully_shard
 import laconic
 from laconic.parallel.fsdp.mesh import parameter_group, sharded_modules
 from laconic.worker import Kind
+from tests.cases import first_of
 from tests.sharded.references import whole_of
 from tests.sharded.training import blocks, sharded, steps_of
 
@@ -40,7 +41,7 @@ def hooked(native: bool, replicas: str) -> list[Tensor]:
     return whole_of(model)
 
 
-@pytest.mark.parametrize("native", [False, True])
+@pytest.mark.parametrize("native", first_of([True, False], 1))
 def test_hooks_average_over_replicas_as_distribute_does(native: bool) -> None:
     expected = laconic.simulate(lambda: distributed(native, f"[{FOUR}+loco]@shard > [bsp]@replica"), 4).results[0]
     for found in laconic.simulate(lambda: hooked(native, "none"), 4).results:
@@ -48,6 +49,7 @@ def test_hooks_average_over_replicas_as_distribute_does(native: bool) -> None:
             torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("native", [False, True])
 @pytest.mark.parametrize("way", ["hooks", "distribute"])
 def test_what_was_put_into_a_model_is_taken_out_again(native: bool, way: str) -> None:
@@ -96,7 +98,7 @@ def test_modules_that_were_sharded_in_one_call_get_their_own_messages_back() -> 
     laconic.simulate(job, 2)
 
 
-@pytest.mark.parametrize("native", [False, True])
+@pytest.mark.parametrize("native", first_of([False, True], 1))
 def test_hooks_go_on_from_what_they_remembered(native: bool) -> None:
     """Memory of shards and of replicas is in `state_dict`: without it another model follows."""
 

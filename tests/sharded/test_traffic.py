@@ -24,8 +24,9 @@ from laconic.architecture.sharded import (
 from laconic.runtime.sharded.layout import ShardLayout
 from laconic.runtime.sharded.traffic import Hosts, module_traffic
 from laconic.worker import Kind
+from tests.cases import first_of
 from tests.real.pool import Pool, PoolRank
-from tests.sharded.training import blocks, first_of, steps_of
+from tests.sharded.training import blocks, steps_of
 
 METHODS: dict[str, tuple[str, Callable[[], ShardedMethod]]] = {
     "stage 2": ("zero", partial(zero_sharded_dp, 2)),

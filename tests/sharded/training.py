@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 
 import laconic
 from laconic.worker import Kind
-
-
-def first_of(cases: Iterable[Any], count: int = 2) -> list[Any]:
-    """The first cases as they are, and the others for the long run."""
-    found = list(cases)
-    rest = [pytest.param(*(c if isinstance(c, tuple) else (c,)), marks=pytest.mark.long) for c in found[count:]]
-    return [*found[:count], *rest]
 
 
 def blocks(seed: int = 0, width: int = 17) -> nn.Sequential:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import sys
 import weakref
 from pathlib import Path
 
@@ -104,3 +105,22 @@ def test_workers_are_collected_with_their_results() -> None:
     del out
     gc.collect()
     assert worker() is None
+
+
+def test_what_was_there_before_is_frozen_as_long_as_a_simulation_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also around one inside another."""
+    monkeypatch.setattr(sys.modules["laconic.virtual.simulate"], "_frozen", "nothing")
+    gc.unfreeze()
+    try:
+        inside = laconic.simulate(lambda: (laconic.simulate(train, 2), gc.get_freeze_count()), 1).results[0][1]
+        assert inside > 0 and gc.get_freeze_count() == 0
+    finally:
+        gc.freeze()
+
+
+def test_what_others_have_frozen_stays_so_and_nothing_is_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["laconic.virtual.simulate"], "_frozen", "nothing")
+    before = gc.get_freeze_count()
+    kept = [[number] for number in range(10_000)]
+    laconic.simulate(train, 2)
+    assert 0 < gc.get_freeze_count() <= before and len(kept) == 10_000

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from laconic.errors import LaconicError, WorkerLost
 from laconic.network.network_tree import UNLIMITED_BITS_PER_SECOND, Network
@@ -179,16 +179,26 @@ def _lives_after_restart(lives_by_worker: list[list[Life]], now_seconds: float, 
     return rest
 
 
+_frozen: Literal["nothing", "by a simulation", "by others"] = "nothing"
+"""Whose objects no collection looks through; those of others are counted once, since counting walks through them."""
+
+
 @contextmanager
 def _patient_collector(workers: int) -> Iterator[None]:
     """Collect garbage as seldom per worker as a process would: N workers make N times the objects of one."""
+    global _frozen
     before = gc.get_threshold()
     gc.set_threshold(before[0] * min(workers, 100), *before[1:])
-    frozen = gc.get_freeze_count()
-    gc.freeze()  # what was imported before stays, so that no collection need look through it
+    if _frozen == "nothing" and gc.get_freeze_count():
+        _frozen = "by others"  # who have their reasons: what came after theirs is collected as always
+    freezes = _frozen == "nothing"
+    if freezes:
+        gc.freeze()  # what was imported before stays, so that no collection need look through it
+        _frozen = "by a simulation"
     try:
         yield
     finally:
         gc.set_threshold(*before)
-        if not frozen:
+        if freezes:
             gc.unfreeze()
+            _frozen = "nothing"

@@ -26,6 +26,7 @@ def uneven(clients: int = 20, **about: object) -> Population:
     return Population(by_quantity(1437, clients, 1.0, seed=1), **about)  # type: ignore[arg-type]
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("compression", ["fixed_point(14, 32)", "fixed_point(14, 32)+ef", "fixed_point(14)"])
 def test_a_round_is_fedavgs_to_the_rounding(compression: str, seed: int) -> None:
@@ -140,7 +141,7 @@ def test_below_the_threshold_a_round_is_lost_and_clients_keep_their_memory() -> 
     assert outcome.server.version == sum(committed)
     lost = committed.index(False)
     silent = InMemory()
-    simulate(digits(), clients, strategy.replace("0.7", "1.0"), 12, rate=0.1, client_memory=silent)
+    simulate(digits(), clients, strategy.replace("0.7", "1.0"), 3, rate=0.1, client_memory=silent)
     assert all(silent.load(client) == {} for client in range(10))
     spent = [step.up_bytes for step in outcome.steps]
     assert spent[lost] > (spent[lost - 1] if lost else 0), "what was sent in vain is counted"
