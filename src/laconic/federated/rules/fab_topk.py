@@ -47,7 +47,8 @@ class FABTopK(Rule):
 
     def init(self, start: Tensor, population: Population) -> Server:
         n = start.numel()
-        sparsity = OnlineSparsity(max(1.0, self.ratio * n), max(1.0, self.least * n), max(1.0, self.most * n))
+        fewest = min(2.0, n)  # of one entry alone, no fewer could be asked for
+        sparsity = OnlineSparsity(*(max(fewest, share * n) for share in (self.ratio, self.least, self.most)))
         kept = {"sparsity": sparsity, "k": round(sparsity.k), "message": {}, "last": {}, "chosen": {}, "tried": None}
         return Server(start.clone(), kept=kept)
 
