@@ -160,3 +160,14 @@ def test_the_least_number_of_entries_is_left_again(seed: int) -> None:
     outcome = simulate(digits(), clients, "fab_topk(8, ratio=0.002, least=0.002)", 30, rate=0.3, seed=seed)
     known: OnlineSparsity = outcome.server.kept["sparsity"]
     assert known.k > 50 * known.low
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [0, 1])
+def test_fewer_entries_are_sent_where_sending_is_dearer(seed: int) -> None:
+    def learned(bits: float) -> float:
+        clients = Population(iid(1437, 5, seed), up_bits=bits, down_bits=bits)
+        server = simulate(digits(), clients, "fab_topk(5)", 400, rate=0.3, seed=seed).server
+        return float(server.kept["sparsity"].k)
+
+    assert learned(1e6) < 0.5 * learned(1e7)
