@@ -104,7 +104,8 @@ def test_devices_wait_little(seed: int) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.technique("amble", check=3)
+@pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("split", ["even", "skewed"])
 def test_the_time_of_waiting_is_worth_training_in(seed: int, split: str) -> None:
     """Each with the best of the same rates, FedAvg also with that of one and two epochs, on even data and on labels
@@ -112,6 +113,8 @@ def test_the_time_of_waiting_is_worth_training_in(seed: int, split: str) -> None
     labels = digits().labels.numpy()
     clients = devices(iid(1437, 8, seed) if split == "even" else dirichlet(labels, 20, 0.5, seed))
     everybody = len(clients)
+    assert idle(clients, f"amble({everybody})") < 0.15
+    assert idle(clients, f"fedavg({everybody})") > 0.4
     plain, filling = (
         seconds_to(0.9, digits(), clients, texts, (0.3, 0.1, 0.03), seed, 60)
         for texts in ([f"fedavg({everybody})", f"fedavg({everybody}, epochs=2)"], [f"amble({everybody})"])

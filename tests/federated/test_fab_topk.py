@@ -14,7 +14,7 @@ from laconic.federated.fair_places import fair_places
 from laconic.federated.layout import Vectors
 from laconic.federated.local import Local, Trainer
 from laconic.federated.online_sparsity import OnlineSparsity, slope_sign
-from laconic.federated.partition import by_label, by_quantity
+from laconic.federated.partition import by_label, by_quantity, iid
 from laconic.federated.population import Population
 from laconic.federated.rule import Sent
 from laconic.federated.rules.fab_topk import FABTopK
@@ -151,3 +151,23 @@ def test_the_number_of_entries_follows_the_sign_of_the_slope() -> None:
     assert slope_sign(100, 2.0, 50, 1.0, before=1.0, after=0.8, probe_after=0.85) == 1.0  # half the time, 3/4 the fall
     assert slope_sign(100, 2.0, 50, 1.9, before=1.0, after=0.8, probe_after=0.85) == -1.0
     assert slope_sign(100, 2.0, 50, 1.9, before=1.0, after=1.1, probe_after=0.85) == 0.0
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_least_number_of_entries_is_left_again(seed: int) -> None:
+    """Where sending takes no time, more entries are better; at the lower end fewer are still asked about."""
+    clients = Population(iid(1437, 8, seed), up_bits=1e12, down_bits=1e12)
+    outcome = simulate(digits(), clients, "fab_topk(8, ratio=0.002, least=0.002)", 30, rate=0.3, seed=seed)
+    known: OnlineSparsity = outcome.server.kept["sparsity"]
+    assert known.k > 50 * known.low
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [0, 1])
+def test_fewer_entries_are_sent_where_sending_is_dearer(seed: int) -> None:
+    def learned(bits: float) -> float:
+        clients = Population(iid(1437, 5, seed), up_bits=bits, down_bits=bits)
+        server = simulate(digits(), clients, "fab_topk(5)", 400, rate=0.3, seed=seed).server
+        return float(server.kept["sparsity"].k)
+
+    assert learned(1e6) < 0.5 * learned(1e7)

@@ -34,8 +34,9 @@ class OnlineSparsity:
 
     @property
     def probe(self) -> float:
-        """The smaller number of which it is asked what it would have given."""
-        return max(self.low, self.k - self.stride / 2)
+        """The smaller number of which it is asked what it would have given. It may lie below the interval: whoever has
+        come down to its lower end learns whether that was too far."""
+        return max(1.0, self.k - self.stride / 2)
 
     def moved(self, sign: float) -> OnlineSparsity:
         """Return what is known after the sign of the slope has been estimated: more time for more entries is 1."""

@@ -81,7 +81,7 @@ class AsyNG(Gossiping[PushContext]):
     """
 
     pushes: int = knob(2, low=1, gentler="more", doc="neighbours that get an update in an iteration, at most")
-    patience: int = knob(8, low=1, gentler="less", doc="iterations after which a neighbour is no longer passed over")
+    patience: int = knob(4, low=1, gentler="less", doc="iterations after which a neighbour is no longer passed over")
     races: ClassVar[bool] = True
     needs: ClassVar[Mapping[str, tuple[str, ...]]] = {"compression": ("none",)}
     prefers: ClassVar[Mapping[str, str]] = {"topology": "complete"}

@@ -42,7 +42,8 @@ class GossipFL(Gossiping[PointToPointContext]):
     authors' program does, rather than only those left over; masks come from the shared seed, as in the paper, where
     that program sends indices; with an odd number of workers one rests in each round. After 400 steps on digits,
     divided evenly among 14, the mean of all models gets 93.0 % with one entry in a hundred where `dpsgd` gets 95.0 %:
-    every entry has met four times by then. Within one point was wanted.
+    every entry has met four times by then. After 1,500 steps at a rate of 0.5 it is 94.0 % where `dpsgd` gets 97.8 %.
+    Within one point was wanted.
     """
 
     ratio: float = knob(0.01, above=0, high=1, gentler="more", doc="share of the model that is exchanged in a round")

@@ -137,26 +137,27 @@ def gossip(word: str, values: Tensor, count: int, seed: int, failing: int) -> Te
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", [0, 1])
-def test_512_peers_are_nearer_to_consensus_than_by_gossip_of_equal_bytes(seed: int) -> None:
-    """One in a hundred fails per round and keeps its value, and the grid is gone round twice. Bytes are counted, those
-    of repeated attempts too, and gossip gets as many rounds as these pay for, rounded up.
+@pytest.mark.technique("moshpit_sgd", check=3)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_512_peers_are_ten_times_nearer_to_consensus_than_by_gossip_of_equal_bytes(seed: int) -> None:
+    """One in a hundred fails per round and keeps its value, and the grid is gone round four times. Bytes are counted,
+    those of repeated attempts too, and gossip of random pairs gets as many rounds as these pay for, rounded up.
 
-    The catalogue wants a distance ten times smaller, and does not say by which gossip, nor after how many bytes. Found
-    against random pairs: 19 and 7 times (seeds 0 and 1); against the exponential graph, which is exact among 512 after
-    every ninth round without failures: 7 and 3 times. The last failures decide: a failed peer's old value needs as many
-    rounds as the grid has dimensions to be averaged away.
+    The catalogue does not say after how many bytes: the more, the larger the factor. Nor does it name the gossip. That
+    of the exponential graph, which is exact among 512 after every ninth round without failures, does not get left
+    behind further: it stays 3 to 7 times as far away. What failed last decides, since a failed peer's old value needs
+    as many rounds as the grid has dimensions to be averaged away.
     """
-    size, numel = 512, 16
-    history, world = averaged(Grid(3), size, numel, 6, seed, failing=5)
+    size, numel, count = 512, 16, 12
+    history, world = averaged(Grid(3), size, numel, count, seed, failing=5)
     sent = sum(world.sent_bytes[worker.address] for worker in world.workers.values()) / (size * numel * 4)
-    assert 6 * 1.75 <= sent < 6 * 2 and failures(world) >= 25
+    assert count * 1.75 <= sent < count * 2 and failures(world) >= 4 * count
     ratios = {}
     for word in ("random_matching", "one_peer_exponential"):
         theirs = gossip(word, history[0], int(np.ceil(sent)), seed, 5)
         ratios[word] = (spread(theirs) / spread(history[-1])) ** 0.5
     print(f"{sent:.2f} vectors sent by a peer; times as far from consensus: {ratios}")
-    assert ratios["random_matching"] > 5 and ratios["one_peer_exponential"] > 2
+    assert ratios["random_matching"] >= 10 and ratios["one_peer_exponential"] > 2
 
 
 def test_a_round_gives_a_member_another_place_along_its_own_dimension() -> None:

@@ -58,8 +58,9 @@ class AAFL(Rule):
     α is fixed, or, with `alpha=0`, learned during the run from how fast the loss falls: with α = 1 the rule is FedAvg
     of all. No step is begun that would end after the budget of seconds, as clients' speeds and links predict it, or
     send more than that of bytes. Readings chosen: changes are added to the server's model; the learner estimates the
-    value of five shares, without the deep network and the experience replay of the paper; how near
-    it comes to the best fixed share has not been measured.
+    value of five shares, without the deep network and the experience replay of the paper. It learns within one run,
+    which is too short for it: digits among 20 clients of speeds 1:10 that change at random took 5.2 s to 90 %, where a
+    quarter of the clients throughout took 1.8 s and all of them 17.7 s; within 10 % of the best was wanted.
     """
 
     asynchronous: ClassVar[bool] = True

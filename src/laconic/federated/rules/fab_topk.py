@@ -36,6 +36,10 @@ class FABTopK(Rule):
     Readings chosen: losses come with the report of the next round. What a round with fewer entries would take is its
     training, and its messages in the proportion of entries. A client that was left out of rounds is sent the whole
     model and the places of its last round. The rule packs its entries by itself: write no compression beside it.
+
+    The first steps of k are long, and what they cost stays: digits among 5 clients took 1.14 to 1.30 times as long to a
+    loss of 0.11 as with the best of six fixed numbers over links of 10 Mbit/s, and 1.49 times over 1 Mbit/s, where
+    1.2 was wanted.
     """
 
     personal: ClassVar[bool] = True
@@ -47,7 +51,9 @@ class FABTopK(Rule):
 
     def init(self, start: Tensor, population: Population) -> Server:
         n = start.numel()
-        sparsity = OnlineSparsity(max(1.0, self.ratio * n), max(1.0, self.least * n), max(1.0, self.most * n))
+        fewest = min(2.0, n)  # of one entry alone, no fewer could be asked for
+        first, low, high = (max(fewest, share * n) for share in (self.ratio, self.least, self.most))
+        sparsity = OnlineSparsity(first, low, high)
         kept = {"sparsity": sparsity, "k": round(sparsity.k), "message": {}, "last": {}, "chosen": {}, "tried": None}
         return Server(start.clone(), kept=kept)
 
