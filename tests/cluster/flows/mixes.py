@@ -39,8 +39,8 @@ def training(
     iterations: tuple[int, int] = (5, 15),
     compute: tuple[float, float] = (0.3, 1.0),
 ) -> list[FlowJob]:
-    """Jobs that all-reduce models of different sizes over all eight hosts, or six of them, and compute for a part of the
-    time for which they would send alone."""
+    """Jobs that all-reduce models of different sizes over all eight hosts, or six of them, and compute for a part of
+    the time for which they would send alone."""
     draws = np.random.default_rng(seed)
     found = []
     for i in range(count):

@@ -48,10 +48,10 @@ def parrot(traffic: Traffic, memory: Any = None, *, guaranteed: float = 0.1) -> 
     the flows of a coflow end together and every coflow gets a part of its weight's share at least; what is left goes to
     all flows fairly.
 
-    Reading chosen, from the abstract: progress is counted in shares of what a coflow could do alone, and a tenth of each
-    one's share by weight is guaranteed, so that nobody starves. Ten training jobs on eight hosts, in three draws, took 7
-    to 17 % less time in all than with Aalo, and 15 to 18 % less than with fair flows (with half of each share guaranteed
-    6 to 13 and 13 to 15 %); the paper reports up to 58 % against Aalo.
+    Reading chosen, from the abstract: progress is counted in shares of what a coflow could do alone, and a tenth of
+    each one's share by weight is guaranteed, so that nobody starves. Ten training jobs on eight hosts, in three draws,
+    took 7 to 17 % less time in all than with Aalo, and 15 to 18 % less than with fair flows (with half of each share
+    guaranteed 6 to 13 and 13 to 15 %); the paper reports up to 58 % against Aalo.
 
     - `traffic`: what is sent now.
     - `memory`: unused.

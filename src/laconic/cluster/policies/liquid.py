@@ -37,9 +37,9 @@ class Liquid(Policy):
 
     Jobs ask for what `laconic.cluster.resource_needs` estimates (`asking_for`). A job's demand of a link is what it
     sends alone, so that at most one fills it. Only the paper's abstract is known: the regression, the cost and the
-    search are a reading; sending data and images ahead is a smaller cost of starting (`Costs.start`). On eight traces of
-    jobs that are submitted in batches, windows took 0.89 to 1.01 of the time; where jobs come singly, each waits for the
-    end of its window, too.
+    search are a reading; sending data and images ahead is a smaller cost of starting (`Costs.start`). On eight traces
+    of jobs that are submitted in batches, windows took 0.89 to 1.01 of the time; where jobs come singly, each waits for
+    the end of its window, too.
     """
 
     window: float = knob(0.0, low=0, doc="seconds for which jobs are collected; 0: each is placed when it arrives")
