@@ -163,7 +163,8 @@ class Tiresias(Policy):
     def _turns(self, memory: Memory, jobs: np.ndarray) -> np.ndarray:
         """Return numbers by which jobs of one queue are ordered."""
         started, entered = memory.started[jobs], memory.entered[jobs]
-        return entered if self.by_entry else np.where(started < NEVER, started, NEVER + entered)
+        found: np.ndarray = entered if self.by_entry else np.where(started < NEVER, started, NEVER + entered)
+        return found
 
     def _ranks(self, memory: Memory) -> Keys:
         """Return the function of numbers by which all jobs are ordered, where the Gittins index does not count."""
@@ -224,8 +225,8 @@ class Tiresias(Policy):
 
     def _left(self, state: State, memory: Memory, number: int) -> float:
         """Return the GPU-seconds after which a job's queue ends for it."""
-        had = float(state.attained(number)) - memory.forgiven.item(number)
-        return float(self.thresholds[memory.queue.item(number)]) - had
+        had = float(state.attained(number)) - float(memory.forgiven[number])
+        return float(self.thresholds[memory.queue[number]]) - had
 
     def _next_end(self, state: State, memory: Memory, grants: Changed) -> float:
         """Return in how many seconds a job that is to run comes to the end of its queue. When that will be was noted at
