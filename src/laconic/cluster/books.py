@@ -119,6 +119,11 @@ class Books:
                     parts[STALLED, job] += seconds
         known.since[job] = now
 
+    def correct(self, job: int, done: float) -> None:
+        """Note the work that a job has done, as it was measured."""
+        self.known.base[job] = done
+        self.known.corrections += 1
+
     def release(self, job: int) -> Grant:
         """Take a job's slots from it, and return them; it has been settled."""
         grant = self.running.pop(job)

@@ -81,6 +81,9 @@ class Changes:
         return bool(self.stop or self.start or self.resize)
 
 
+NOTHING = Changes((), (), ())
+
+
 def diff(running: Mapping[int, Grant], decision: Decision) -> Changes:
     """Return what changes when a decision is carried out.
 
@@ -89,6 +92,8 @@ def diff(running: Mapping[int, Grant], decision: Decision) -> Changes:
     """
     wanted = decision.grants
     if isinstance(wanted, Changed) and wanted.base is running:
+        if not wanted.start and not wanted.stop:
+            return NOTHING
         stop = tuple(job for job in wanted.stop if job in running and job not in wanted.start)
         given = wanted.start
     else:

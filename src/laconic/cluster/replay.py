@@ -297,9 +297,11 @@ class _Replay:
         self._books.proceed(job, rate)
         self._until[job] = rate.until
         if rate.speed > 0:
-            done = float(self._books.known.base[job])
-            whole = rate.seconds(done)
-            self._push(job, self._now + whole, _Kind.LATE if whole < rate.exact_seconds(done) else _Kind.SEGMENT)
+            done = self._books.known.base.item(job)
+            whole = exact = rate.exact_seconds(done)
+            if rate.rounded:
+                whole = rate.seconds(done)
+            self._push(job, self._now + whole, _Kind.LATE if whole < exact else _Kind.SEGMENT)
         else:
             self._versions[job] += 1
 

@@ -76,6 +76,7 @@ class Tables:
         self.executed = np.zeros(jobs)
         self.first_start = np.full(jobs, np.nan)
         self.restarts = np.zeros(jobs, dtype=np.int64)
+        self.corrections = 0  # how often work was measured, and not computed from rates
         self.workers = np.zeros(0, dtype=np.int64)  # of the gangs that were asked for, once somebody wants to know
 
 

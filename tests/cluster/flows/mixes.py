@@ -32,14 +32,21 @@ def heavy_tailed(seed: int, count: int = 60) -> list[FlowJob]:
     return found
 
 
-def training(seed: int, count: int = 10, spread: float = 50.0, iterations: tuple[int, int] = (5, 15)) -> list[FlowJob]:
-    """Jobs that all-reduce models of different sizes over all eight hosts, or six of them."""
+def training(
+    seed: int,
+    count: int = 10,
+    spread: float = 50.0,
+    iterations: tuple[int, int] = (5, 15),
+    compute: tuple[float, float] = (0.3, 1.0),
+) -> list[FlowJob]:
+    """Jobs that all-reduce models of different sizes over all eight hosts, or six of them, and compute for a part of
+    the time for which they would send alone."""
     draws = np.random.default_rng(seed)
     found = []
     for i in range(count):
         nbytes = 8e6 * spread ** (i / max(count - 1, 1))
         hosts = draws.permutation(8)[: int(draws.choice([6, 8]))].tolist()
         steps = int(draws.integers(iterations[0], iterations[1] + 1))
-        compute = float(draws.uniform(0.3, 1.0)) * 2 * nbytes / (10 * GBIT)
-        found.append(FlowJob(f"job{i}", float(draws.uniform(0, 0.5)), ring(hosts, nbytes), steps, compute))
+        seconds = float(draws.uniform(*compute)) * 2 * nbytes / (10 * GBIT)
+        found.append(FlowJob(f"job{i}", float(draws.uniform(0, 0.5)), ring(hosts, nbytes), steps, seconds))
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -165,25 +166,36 @@ def everyone() -> list[Job]:
     return sorted(read_philly(folder_of("pollux") / "traces" / "philly.csv", None, 60), key=lambda job: job.arrival)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(("seed", "begin"), [(0, 40_000), (1, 40_000), (2, 20_000)])
-def test_gaps_of_philly_are_filled_and_guaranteed_jobs_do_not_notice(seed: int, begin: int) -> None:
-    """300 jobs in a row: a fifth within a quota of all 32 GPUs, as they come; the others with none, there from the
-    first. Both are judged until the last of the 300 was submitted."""
+def two_classes(seed: int, begin: int, own: float) -> tuple[list[Job], int]:
+    """Return 300 jobs in a row of Philly's, some of which are a tenant's with a quota, and the most GPUs that these
+    would hold at a time if none waited."""
     part = [job for job in everyone()[begin:] if job.workers <= 4][:300]
-    draws, zero = random.Random(seed), part[0].arrival
-    jobs = [busy(name, 0.0, 1, 1.0, 0.5, name) for name in ("own", "spare")]
+    draws, jobs, changes = random.Random(seed), list[Job](), list[tuple[float, int]]()
     for job in part:
-        share, own = draws.uniform(0.2, 0.9), draws.random() < 1 / 5
-        at, tenant = (job.arrival - zero, "own") if own else (0.0, "spare")
-        jobs.append(busy(job.name, at, job.workers, job.progress.work, share, tenant))
-    cluster, policy, watched = Cluster.uniform(8, 4), AntMan((32, 0)), Watched(AntMan((32, 0)), ([],))
+        share, is_own, at = draws.uniform(0.2, 0.9), draws.random() < own, job.arrival - part[0].arrival
+        jobs.append(busy(job.name, at, job.workers, job.progress.work, share, "own" if is_own else "spare"))
+        changes += [(at, job.workers), (at + job.progress.work, -job.workers)] if is_own else []
+    return jobs, max(itertools.accumulate(workers for _, workers in sorted(changes)))
+
+
+@pytest.mark.long
+@pytest.mark.technique("antman", check=2)
+@pytest.mark.parametrize(
+    ("seed", "begin"), [(0, 40_000), (1, 40_000), (2, 20_000), (3, 60_000), (4, 30_000), (5, 50_000)]
+)
+def test_gaps_of_philly_are_filled_and_guaranteed_jobs_do_not_notice(seed: int, begin: int) -> None:
+    """Of the jobs, as they come, one in twenty is within a quota of all GPUs, which are as many hosts of four as these
+    need at most; the others have none. What was delivered is judged until the last job was submitted."""
+    jobs, most = two_classes(seed, begin, own=1 / 20)
+    cluster = Cluster.uniform(math.ceil(most / 4), 4)
+    jobs = [*(busy(name, 0.0, 1, 1.0, 0.5, name) for name in ("own", "spare")), *jobs]  # tenants in this order
+    policy, watched = AntMan((cluster.gpus, 0)), Watched(AntMan((cluster.gpus, 0)), ([],))
     both = replay(jobs, cluster, watched)
     alone = replay([job for job in jobs if job.tenant == "own" or job.name == "spare"], cluster, policy)
     own_of = {name: [job.tenant == "own" for job in run.jobs] for name, run in (("both", both), ("alone", alone))}
     before = alone.completion_times[own_of["alone"]].mean()
     assert both.completion_times[own_of["both"]].mean() <= 1.03 * before
-    end = part[-1].arrival - zero
+    end = jobs[-1].arrival
     done = next(done for now, done in reversed(watched.seen[0]) if now <= end)
     used = done * np.array([job.workers * job.utilisation for job in both.jobs])
     is_own = np.array(own_of["both"])

@@ -25,7 +25,8 @@ class Jahani(Policy):
     A node is a rack: its hosts are the machines that it can be rented as, of which one at a time is used, and all racks
     have the same. The printed program was not at hand; this is its structure. Random jobs on five nodes cost 36 to 68 %
     less than first in first out, and 8 to 10 % less than by deadlines, each on the cheapest machine that is in time;
-    the paper reports 45 to 80 % of its own.
+    where jobs come three times as fast and are due sooner, 65 to 79 % and 14 to 51 %. The paper reports 45 to 80 % of
+    its own.
     """
 
     prices: tuple[float, ...] = knob((1.0,), low=0, doc="of an hour of each machine of a rack, in their order")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from bisect import insort
 from collections.abc import Sequence
@@ -11,14 +12,17 @@ import numpy as np
 
 from laconic.cluster.decision import Changed, Decision
 from laconic.cluster.gittins import gittins_index
+from laconic.cluster.job import Job
 from laconic.cluster.placement import consolidated, emptiest
-from laconic.cluster.policies.by_priority import run_in_order
+from laconic.cluster.policies.backlog import Backlog, Keys, touched
+from laconic.cluster.policies.by_priority import change, run_in_order
 from laconic.cluster.policy import Policy
 from laconic.cluster.state import Arrival, Completion, Event, State
 from laconic.registry import knob, technique
 
 GPU_HOUR = 3600.0  # seconds of a GPU
 EARLY = 1e-3  # seconds: more than times and services round
+NEVER = 1 << 40  # more than there are starts
 
 
 @dataclass
@@ -27,18 +31,23 @@ class Memory:
 
     - `queue`: the queue of each, the first of which is 0.
     - `entered`: how many had entered a queue when it entered this one.
-    - `started`: how many had started when it did; infinite before.
+    - `started`: how many had started when it did; `NEVER` before.
     - `forgiven`: the GPU-seconds that it had when it was promoted last.
     - `executed`: the seconds that it had run when that was.
     - `waited`: the seconds that it had waited since it ran first, when that was.
     - `entries`, `starts`: how many have entered a queue, and started.
     - `crossing`: until when no running job comes to the end of its queue.
     - `history`: what those that are done had in all, in ascending order.
+    - `jobs`: all jobs, for which the following holds.
+    - `backlog`: who waits, in order.
+    - `decided`: who was started or preempted in the last decision.
+    - `ends`: about when each job that runs comes to the end of its queue, unless that is the last.
+    - `next_ends`: the same, the soonest first, and what does not hold any more.
     """
 
     queue: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     entered: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    started: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    started: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     forgiven: np.ndarray = field(default_factory=lambda: np.zeros(0))
     executed: np.ndarray = field(default_factory=lambda: np.zeros(0))
     waited: np.ndarray = field(default_factory=lambda: np.zeros(0))
@@ -46,6 +55,11 @@ class Memory:
     starts: int = 0
     crossing: float = -math.inf
     history: list[float] = field(default_factory=list)
+    jobs: Sequence[Job] | None = None
+    backlog: Backlog = field(default_factory=Backlog)
+    decided: Sequence[int] = ()
+    ends: dict[int, float] = field(default_factory=dict)
+    next_ends: list[tuple[float, int]] = field(default_factory=list)
 
     def hold(self, jobs: int) -> None:
         """Make room for so many jobs."""
@@ -53,7 +67,7 @@ class Memory:
         if more > 0:
             for name in ("queue", "entered", "forgiven", "executed", "waited"):
                 setattr(self, name, np.pad(getattr(self, name), (0, more)))
-            self.started = np.pad(self.started, (0, more), constant_values=math.inf)
+            self.started = np.pad(self.started, (0, more), constant_values=NEVER)
 
 
 @technique(
@@ -98,55 +112,86 @@ class Tiresias(Policy):
                 memory.entries += 1
             elif isinstance(event, Completion) and self.gittins:
                 insort(memory.history, float(state.tables.attained[event.job]))
-        running = _running(state)
+        changed = [*touched(events), *memory.decided]
         if state.now >= memory.crossing:
-            self._demote(state, memory, running)
+            self._demote(state, memory)
         if self.starvation:
-            for number in state.waiting:
-                self._promote(state, number, memory)
+            changed += [number for number in state.waiting if self._promote(state, number, memory)]
         place = emptiest if self.by_entry else consolidated
-        grants = run_in_order(state, lambda jobs: self.order(state, memory, jobs), place).grants
+        self._follow(state, memory, changed)
+        if self.gittins:
+            decision = run_in_order(state, self.order(state, memory), place)
+        else:
+            decision = change(state, *memory.backlog.chosen(state, self._ranks(memory)), place)
+        grants = decision.grants
         assert isinstance(grants, Changed)
         for number in grants.start:
-            if memory.started[number] == math.inf:
+            if memory.started[number] == NEVER:
                 memory.started[number] = memory.starts
                 memory.starts += 1
-        return Decision(grants, self._next_change(state, memory, grants, running)), memory
+        memory.decided = [*grants.start, *grants.stop]
+        return Decision(grants, self._next_change(state, memory, grants)), memory
 
-    def order(self, state: State, memory: Memory, jobs: np.ndarray | None = None) -> np.ndarray:
-        """Return jobs in order, the most urgent first.
+    def _follow(self, state: State, memory: Memory, changed: Sequence[int]) -> None:
+        """Note who waits now, all anew where jobs are others than before."""
+        ranks, is_known = self._ranks(memory), memory.jobs is state.jobs
+        if is_known:
+            memory.backlog.follow(state, changed, ranks)
+        if not is_known or not memory.backlog.is_of(state):
+            memory.jobs, memory.backlog = state.jobs, Backlog()
+            memory.ends, memory.next_ends = {}, []
+            memory.backlog.follow(state, state.waiting, ranks)
+            for number in state.running:
+                self._expect(state, memory, number, state.tables.held.item(number))
+
+    def order(self, state: State, memory: Memory) -> np.ndarray:
+        """Return the jobs that are there in order, the most urgent first.
 
         - `state`: the cluster now.
         - `memory`: the queues.
-        - `jobs`: their numbers; default: all that are there.
         """
-        jobs = np.fromiter(state.active, np.int64, len(state.active)) if jobs is None else jobs
+        jobs = np.fromiter(state.active, np.int64, len(state.active))
         first = np.zeros(len(jobs))
         if self.gittins:
             services = state.attained(jobs) - memory.forgiven[jobs]
             lasts = np.array([*self.thresholds, math.inf])[memory.queue[jobs]] - services
             pairs = zip(services.tolist(), lasts.tolist(), strict=True)
             first = np.array([-gittins_index(memory.history, service, last) for service, last in pairs])
-        started = np.zeros(len(jobs)) if self.by_entry else memory.started[jobs]
-        found: np.ndarray = jobs[np.lexsort((memory.entered[jobs], started, first, memory.queue[jobs]))]
+        found: np.ndarray = jobs[np.lexsort((self._turns(memory, jobs), first, memory.queue[jobs]))]
         return found
 
-    def _demote(self, state: State, memory: Memory, jobs: np.ndarray) -> None:
+    def _turns(self, memory: Memory, jobs: np.ndarray) -> np.ndarray:
+        """Return numbers by which jobs of one queue are ordered."""
+        started, entered = memory.started[jobs], memory.entered[jobs]
+        found: np.ndarray = entered if self.by_entry else np.where(started < NEVER, started, NEVER + entered)
+        return found
+
+    def _ranks(self, memory: Memory) -> Keys:
+        """Return the function of numbers by which all jobs are ordered, where the Gittins index does not count."""
+        return lambda jobs: 4 * NEVER * memory.queue[jobs] + self._turns(memory, jobs)
+
+    def _demote(self, state: State, memory: Memory) -> None:
         """Let running jobs that have had much go to a later queue."""
+        jobs = np.fromiter(state.running, np.int64, len(state.running))
+        jobs.sort()
         queues = np.searchsorted(np.array(self.thresholds), state.attained(jobs) - memory.forgiven[jobs], side="right")
         lower = queues > memory.queue[jobs]
         if lower.any():
             moved = jobs[lower]
             memory.queue[moved], memory.entered[moved] = queues[lower], memory.entries + np.arange(len(moved))
             memory.entries += len(moved)
+            for number in moved.tolist():
+                self._expect(state, memory, number, state.tables.held.item(number))
 
-    def _promote(self, state: State, number: int, memory: Memory) -> None:
-        """Let a job that starves go to the first queue."""
-        if memory.queue[number] and self._starves(state, number, memory) <= 0:
-            memory.queue[number], memory.entered[number] = 0, memory.entries
-            memory.forgiven[number] = state.attained(number)
-            memory.executed[number], memory.waited[number] = state.executed(number), self._waited(state, number)
-            memory.entries += 1
+    def _promote(self, state: State, number: int, memory: Memory) -> bool:
+        """Let a job that starves go to the first queue, and tell whether it did."""
+        if not memory.queue[number] or self._starves(state, number, memory) > 0:
+            return False
+        memory.queue[number], memory.entered[number] = 0, memory.entries
+        memory.forgiven[number] = state.attained(number)
+        memory.executed[number], memory.waited[number] = state.executed(number), self._waited(state, number)
+        memory.entries += 1
+        return True
 
     def _waited(self, state: State, number: int) -> float:
         """Return the seconds that a job has waited since it ran first."""
@@ -157,21 +202,11 @@ class Tiresias(Policy):
         executed = float(state.executed(number)) - float(memory.executed[number])
         return self.starvation * executed - (self._waited(state, number) - float(memory.waited[number]))
 
-    def _next_change(self, state: State, memory: Memory, grants: Changed, running: np.ndarray) -> float | None:
+    def _next_change(self, state: State, memory: Memory, grants: Changed) -> float | None:
         """Return when a job that runs comes to a threshold or one that waits starves, if nothing happens before."""
-        kept = running
-        if grants.stop:
-            kept = kept[~np.isin(kept, list(grants.stop))]
-        jobs, gpus = kept, state.tables.held[kept]
-        if grants.start:
-            jobs = np.concatenate([kept, np.fromiter(grants.start, np.int64, len(grants.start))])
-            gpus = np.concatenate([gpus, [grant.gpus for grant in grants.start.values()]])
-        queue, soonest = memory.queue[jobs], math.inf
-        may_fall = queue < len(self.thresholds)
-        if may_fall.any():
-            jobs, gpus = jobs[may_fall], gpus[may_fall]
-            left = np.array(self.thresholds)[queue[may_fall]] - (state.attained(jobs) - memory.forgiven[jobs])
-            soonest = float((left / gpus).min())
+        for number, grant in grants.start.items():
+            self._expect(state, memory, number, grant.gpus)
+        soonest = self._next_end(state, memory, grants)
         memory.crossing = state.now + soonest - EARLY
         if self.interval:
             return None
@@ -180,9 +215,31 @@ class Tiresias(Policy):
             soonest = min(soonest, *(self._starves(state, number, memory) for number in waiting), math.inf)
         return None if soonest == math.inf else math.nextafter(state.now + max(soonest, 1e-6), math.inf)
 
+    def _expect(self, state: State, memory: Memory, number: int, gpus: float) -> None:
+        """Note when a job that holds so many GPUs from now on comes to the end of its queue."""
+        if memory.queue[number] < len(self.thresholds):
+            memory.ends[number] = state.now + self._left(state, memory, number) / gpus
+            heapq.heappush(memory.next_ends, (memory.ends[number], number))
+        else:
+            memory.ends.pop(number, None)
 
-def _running(state: State) -> np.ndarray:
-    """Return the numbers of the jobs that run, in ascending order."""
-    found = np.fromiter(state.running, np.int64, len(state.running))
-    found.sort()
-    return found
+    def _left(self, state: State, memory: Memory, number: int) -> float:
+        """Return the GPU-seconds after which a job's queue ends for it."""
+        had = float(state.attained(number)) - float(memory.forgiven[number])
+        return float(self.thresholds[memory.queue[number]]) - had
+
+    def _next_end(self, state: State, memory: Memory, grants: Changed) -> float:
+        """Return in how many seconds a job that is to run comes to the end of its queue. When that will be was noted at
+        its start, and has been rounded: those that may be the next are looked at once more."""
+        found, near = math.inf, list[tuple[float, int]]()
+        ends = memory.next_ends
+        while ends and (not near or ends[0][0] <= near[0][0] + EARLY):
+            end, number = heapq.heappop(ends)
+            if memory.ends.get(number) == end and number in grants:
+                near.append((end, number))
+                start = grants.start.get(number)
+                gpus = state.tables.held.item(number) if start is None else start.gpus
+                found = min(found, self._left(state, memory, number) / gpus)
+        for entry in near:
+            heapq.heappush(ends, entry)
+        return found
