@@ -18,15 +18,12 @@ TERNARY = 'fedavg(10, batch=0) / stc(0.01)+ef / server(down="stc(0.01)")'
 @pytest.mark.technique("stc", check=3)
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_a_fiftieth_of_the_bits_of_ten_local_steps_is_enough(seed: int) -> None:
-    """To 90 % of digits with all of ten clients: one step of all samples against ten steps of fifteen, each with the
-    best of its rates. And FedAvg is behind after its first round, for which it has sent more than STC for a hundred."""
-    task, clients = digits(128), Population(by_label(digits().labels.numpy(), 10, 2, seed))
-    plain = bytes_to(0.9, task, clients, [PLAIN], (0.3, 0.1, 1.0), seed, 60)
-    ternary = bytes_to(0.9, task, clients, [TERNARY], (1.0, 0.3), seed, 150)
+    """To 90 % of digits with all of ten clients: one step of all samples against ten steps of fifteen. FedAvg takes the
+    best of three rates; and with the bits that STC needs it has not done its first round, after which it is behind."""
+    task, clients, rates = digits(128), Population(by_label(digits().labels.numpy(), 10, 2, seed)), (0.3, 0.1, 1.0)
+    plain = bytes_to(0.9, task, clients, [PLAIN], rates, seed, 60)
+    ternary = bytes_to(0.9, task, clients, [TERNARY], [1.0], seed, 100)
     assert plain < float("inf") and 50 * ternary < plain
-    first, many = (
-        simulate(task, clients, text, rounds, rate=0.3, seed=seed, evaluate_every=rounds).steps[-1]
-        for text, rounds in ((PLAIN, 1), (TERNARY, 100))
-    )
-    assert many.up_bytes + many.down_bytes < first.up_bytes + first.down_bytes
-    assert many.scores["accuracy"] > first.scores["accuracy"] + 0.1
+    for rate in rates:
+        first = simulate(task, clients, PLAIN, 1, rate=rate, seed=seed, evaluate_every=1)
+        assert ternary < first.up_bytes.sum() and first.steps[0].scores["accuracy"] < 0.8
