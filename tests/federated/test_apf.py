@@ -147,3 +147,34 @@ def test_nothing_rests_for_longer_than_was_drawn() -> None:
 def test_clients_that_miss_rounds_are_refused() -> None:
     with pytest.raises(StrategyError, match="write apf"):
         simulate(digits(8), Population(iid(400, 10)), "apf(clients=5)", 1, rate=0.1)
+
+
+def trained(text: str, hidden: int, rounds: int, rate: float, seed: int) -> tuple[np.ndarray, float]:
+    """Return the bytes that five clients with even data have sent and received after each round, and the accuracy."""
+    clients = Population(iid(1437, 5, seed))
+    steps = simulate(digits(hidden), clients, text, rounds, rate=rate, seed=seed, evaluate_every=rounds).steps
+    return np.array([step.up_bytes + step.down_bytes for step in steps]), steps[-1].scores["accuracy"]
+
+
+@pytest.mark.long
+@pytest.mark.technique("apf_sharp", check=3)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_chance_saves_a_quarter_of_the_bytes_of_a_wide_model(seed: int) -> None:
+    """Of 256 hidden units, at most a point of accuracy below APF's."""
+    (plain, right), (sharp, nearly) = (
+        trained(f"{rule}(5, batch=100)", 256, 150, 1.0, seed) for rule in ("apf", "apf_sharp")
+    )
+    assert sharp[-1] < 0.75 * plain[-1]
+    assert right > 0.95 and nearly >= right - 0.01
+
+
+@pytest.mark.long
+@pytest.mark.technique("apf_pp", check=3)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_growing_chances_save_more_in_the_second_half_of_training(seed: int) -> None:
+    """Of a thousand rounds, at most a point and a half of accuracy below FedAvg's."""
+    (_, right), (sharp, _), (growing, nearly) = (
+        trained(f"{rule}(5, batch=0)", 32, 1000, 0.5, seed) for rule in ("fedavg", "apf_sharp", "apf_pp")
+    )
+    assert growing[-1] - growing[499] < sharp[-1] - sharp[499]
+    assert right > 0.95 and nearly >= right - 0.015

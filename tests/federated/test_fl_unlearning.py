@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -93,6 +94,28 @@ def test_blocks_of_neighbours_share_their_mean() -> None:
     found = block_means(torch.tensor([1.0, 2.0, 6.0, 4.0, 6.0]), 3)
     assert found.tolist() == [3, 3, 3, 5, 5]
     assert block_means(torch.tensor([1.0, 2.0]), 1).tolist() == [1, 2]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_two_thirds_of_the_rounds_of_training_anew_by_sgd_are_enough(seed: int) -> None:
+    """Ten clients take a step of all their samples a round, and 2 % of these are deleted. Each has the better of two
+    rates: what SGD has reached after 80 rounds takes at most two thirds of the rounds that it took, and stays."""
+    deleted = np.random.default_rng(seed).choice(1437, 28, replace=False)
+    clients = Population(iid(1437, 10, seed).without(deleted))
+
+    def accuracies(rule: str, rate: float) -> list[float]:
+        steps = simulate(digits(), clients, f"{rule}(10, batch=0)", 80, rate=rate, seed=seed, evaluate_every=1).steps
+        return [step.scores["accuracy"] for step in steps]
+
+    anew = max((accuracies("fedavg", rate) for rate in (0.5, 1.0)), key=lambda each: each[-1])
+
+    def first(each: list[float]) -> float:
+        return next((number for number, accuracy in enumerate(each, 1) if accuracy >= anew[-1]), math.inf)
+
+    rapid = min((accuracies("fl_unlearning", rate) for rate in (1e-3, 2e-3)), key=first)
+    assert anew[-1] > 0.9 and 3 * first(rapid) <= 2 * first(anew)
+    assert rapid[-1] >= anew[-1] - 0.01
 
 
 @pytest.mark.long

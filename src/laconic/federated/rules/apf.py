@@ -35,6 +35,9 @@ class APF(Rule):
     Clients put resting scalars back after every step, send the others packed, and find the masks by themselves: each
     has seen the same models, so that no mask is sent. All clients take part in every round. Where more than 80 % rest,
     the threshold is halved.
+
+    The paper's saving of 60 % was not found on digits among five clients: 9 % of the bytes of 400 rounds, and 13 % of
+    300 rounds with a large rate and eight hidden units, where 23 % rest in the last rounds.
     """
 
     rests_again: ClassVar[bool] = False

@@ -46,7 +46,9 @@ class AstwFedAvg(Rule):
     reproduction of the paper does; a client that has not been sent deep layers yet has those of the first model, which
     all know. On digits with a small convolutional network, 91 % of it deep, and 4 of 20 clients, it did not halve the
     bytes: 85 % took 1.5 times fewer than FedAvg's with labels divided by Dirichlet draws; on even data it took 1.2
-    times fewer with one seed, and was not reached in three loops with another.
+    times fewer with one seed, and was not reached in three loops with another. With the bytes of twelve rounds of
+    FedAvg, and each with the better of two rates, two loops ended 0.8 points below it with two seeds and 1.9 above it
+    with a third.
     """
 
     shallow: int = knob(2, low=1, doc="how many of the model's first tensors are its shallow layers")

@@ -40,8 +40,9 @@ class RapidRetraining(Rule):
 
     Readings chosen: the model begins anew; F is of the batch's mean gradient, as sums over single samples would cost a
     pass for each; `epsilon` is as large as v often is, since without it the smallest gradients make the largest steps.
-    On digits, ten clients with batches of 32, it gets 95 % after 10 rounds where SGD with the best rate of three gets
-    92.8 %, and 96.4 % after 20 rounds, as that does: half the rounds, as wanted, are not enough for the end.
+    On digits, ten clients with a step of all their samples a round reach the accuracy that SGD has after 80 rounds
+    (each with the better of two rates) after 21, 46 and 24 rounds, where SGD took 75, 74 and 76 (three seeds), and end
+    0.6 to 3.3 points higher: half the rounds, as wanted, are enough for two seeds and not for the third.
     """
 
     decay: float = knob(0.9, low=0, below=1, doc="share of the moving average of gradients that a step keeps")
