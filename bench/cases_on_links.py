@@ -35,16 +35,22 @@ def take_turns(worker: Any, cases: Mapping[str, Callable[[], object]], repeats: 
     dist.barrier()
 
 
-def measured_on_links(script: str, workers: int, rate: float, repeats: int) -> Measured:
-    """Start workers of a script, which `take_turns`, on links of so many bits a second, and return what they report."""
+def measured_on_links(
+    script: str, workers: int, rate: float, repeats: int, told: Mapping[str, Any] | None = None, **sites: Any
+) -> Measured:
+    """Start workers of a script, which `take_turns`, on links of so many bits a second, and return what they report.
+
+    They are told how often to repeat, and what else there is to tell; several sites of workers are described as
+    `laconic.launch.net.shaped` has them.
+    """
     from laconic.launch.net import shaped
 
     found: Measured = {}
-    with tempfile.TemporaryDirectory() as folder, shaped(workers, rate) as net:
+    with tempfile.TemporaryDirectory() as folder, shaped(workers, rate, **sites) as net:
         store, started = (net.places[0].address, STORE_PORT), []
         try:
             for rank in range(workers):
-                todo = {"repeats": repeats}
+                todo = {"repeats": repeats, **(told or {})}
                 started.append(start(script, todo, rank, workers, store, net.places[rank], Path(folder)))
             for fact in reports_of(started, Path(folder)):
                 if "end" in fact:

@@ -14,7 +14,12 @@ Name = tuple[str, str, int]
 def functions(folder: str) -> dict[Name, list[FunctionType]]:
     """Return all functions of this process whose source is in this folder, by file, name and first line."""
     found: dict[Name, list[FunctionType]] = {}
-    for thing in gc.get_objects():
+    is_frozen = gc.get_freeze_count() > 0
+    gc.unfreeze()  # what is frozen would not be listed
+    things = gc.get_objects()
+    if is_frozen:
+        gc.freeze()
+    for thing in things:
         if type(thing) is FunctionType and thing.__code__.co_filename.startswith(folder):
             found.setdefault(_name(thing.__code__), []).append(thing)
     return found
