@@ -101,9 +101,9 @@ def test_payload_is_what_is_declared(word: str) -> None:
     "word", [w for w in words() if variance_of(compressor(w), spec_of(tensor("normal"))) is not None]
 )
 @pytest.mark.parametrize(
-    "kind", [pytest.param("normal", marks=pytest.mark.long), "heavy", pytest.param("sparse", marks=pytest.mark.long)]
+    ("kind", "draws"),
+    [("heavy", 150), *(pytest.param(kind, 1000, marks=pytest.mark.long) for kind in ("normal", "heavy", "sparse"))],
 )
-@pytest.mark.parametrize("draws", [150, pytest.param(1000, marks=pytest.mark.long)])
 def test_unbiased_with_the_declared_variance(word: str, kind: str, draws: int) -> None:
     made, x = compressor(word), tensor(kind, (6, 5))
     omega = variance_of(made, spec_of(x))
