@@ -25,7 +25,7 @@ class Phases(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """What an iteration takes."""
+        """The seconds of one iteration of the job alone: computing, and then sending."""
         return self.compute_seconds + self.send_seconds
 
 
