@@ -166,6 +166,11 @@ def write(corpus: Corpus, out: Path) -> None:
         file.write(corpus.validation)
 
 
+def digest(path: Path) -> str:
+    """Return the beginning of a frozen corpus' hash, which stands beside it."""
+    return str(json.loads(path.with_suffix(".json").read_text())["sha256"])[:16]
+
+
 def read(path: Path) -> tuple[bytes, bytes]:
     """Return the training and the validation text of a frozen corpus, whose hash must be the one beside it."""
     facts = json.loads(path.with_suffix(".json").read_text())

@@ -30,7 +30,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
 
 from bench.rungs.choosing import Method, Rung, needed, read  # noqa: E402
+from bench.rungs.guards import refuse_other_data  # noqa: E402
 from bench.rungs.run import Run  # noqa: E402
+from bench.rungs.tasks import data_of  # noqa: E402
 
 from laconic.planner.runs import FOLDER  # noqa: E402
 
@@ -90,6 +92,7 @@ class Packed:
 
     def __init__(self, given: argparse.Namespace, rung: Rung, methods: list[Method], table: Table) -> None:
         self._given, self._rung, self._methods, self._table = given, rung, methods, table
+        self._data = data_of(rung, given.data)
         self._begin = time.monotonic()
         self._busy: dict[Connection, tuple[BaseProcess, Run]] = {}
         self._idle: dict[Connection, BaseProcess] = {}
@@ -124,6 +127,7 @@ class Packed:
             if not self._idle or self._made + len(self._busy) >= self._given.most:
                 break
             if run.identity not in running and self._ends_in_time(run):
+                refuse_other_data(run, self._data, self._table.rows)
                 end, process = self._idle.popitem()
                 self._busy[end] = process, run
                 end.send(run)

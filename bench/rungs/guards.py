@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from typing import Any
+
 from bench.rungs.run import Run, strategy_at
 
 from laconic.errors import LaconicError
@@ -25,6 +28,23 @@ def refuse(run: Run) -> None:
             f"`{run.trained}` remembers errors of gradients from the first step on, and Adam divides them by variances "
             "that know nothing of them: begin dense, as in `bsp until step {10%}, then …`"
         )
+
+
+def refuse_other_data(run: Run, data: str, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Raise an error where a seed's other runs, with which this one would be paired, were trained on other data."""
+    if run.purpose == "rate":
+        return
+    others = {row.get("data", "") for row in rows if row["seed"] == run.seed and row["purpose"] != "rate"} - {data}
+    if others:
+        raise LaconicError(
+            f"runs of seed {run.seed} of the rung {run.rung} were trained on other data ({_named(others)}) than there "
+            f"are here ({_named({data})}), so that losses of the two would not compare: remove those rows, or give the "
+            "rung another seed"
+        )
+
+
+def _named(hashes: Iterable[str]) -> str:
+    return ", ".join(sorted(one or "whose hash was not kept" for one in hashes))
 
 
 def remembers_errors_of_gradients(strategy: Strategy) -> bool:

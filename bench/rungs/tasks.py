@@ -16,6 +16,14 @@ from bench.tasks.transformer import Shape
 OF_TEXT = {"bytes": Bytes, "bpe": Bpe}
 
 
+def data_of(rung: Rung, data: Path | None) -> str:
+    """Return the hash by which a rung's data are told from those of other machines; empty where all have the same."""
+    if rung.task not in OF_TEXT:
+        return ""
+    task = OF_TEXT[rung.task]
+    return task.digest(task.checked(data))
+
+
 def task_of(rung: Rung, data: Path | None, device: torch.device, workers: int) -> Task:
     """Return a rung's task for so many workers, who share the batch of eight."""
     batch, given = rung.rows * WORKERS // workers, {} if data is None else {"data": data}

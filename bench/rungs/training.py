@@ -102,6 +102,7 @@ def train(run: Run, task: Any, together: bool = True, compile: bool = False) -> 
         **asdict(run),
         "sentence": run.sentence,
         "kind": task.kind,
+        "data": task.data,
         "parameters": sum(shape.numel() for shape in built),
         "tensors": len(built),
         "samples_per_step": task.samples * run.workers,

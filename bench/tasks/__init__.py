@@ -21,6 +21,8 @@ class Task(Protocol):
     """Of model: "transformer", "convolutional", "recommender" or "classifier"."""
     samples: int
     """Of one worker's batch: images, interactions, or tokens."""
+    data: str
+    """A hash of what is trained on, where that differs from machine to machine; else empty."""
 
     def build(self, seed: int) -> nn.Module:
         """Return the model in fp32 on the CPU; its parameters depend on the seed alone."""

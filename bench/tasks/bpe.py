@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from functools import lru_cache
 from pathlib import Path
 
@@ -18,6 +19,10 @@ class Bpe(Text):
     home = Path(__file__).resolve().parents[2] / "runs" / "corpus.bpe.npz"
     made_by = "bench/corpus.py, and bench/byte_pairs.py on its result"
     usual = Shape(layers=6, width=384, context=512)
+
+    @staticmethod
+    def digest(data: Path) -> str:
+        return hashlib.sha256(data.read_bytes()).hexdigest()[:16]
 
     @staticmethod
     @lru_cache(maxsize=1)

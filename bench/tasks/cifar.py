@@ -23,7 +23,7 @@ CONCENTRATION = 0.3
 class Cifar:
     """Residual network on images: the batch is of so many images a worker, on a device that holds all of them."""
 
-    name, kind = "cifar", "convolutional"
+    name, kind, data = "cifar", "convolutional", ""
 
     def __init__(
         self,

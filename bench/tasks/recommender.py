@@ -17,7 +17,7 @@ class Recommender:
     the workers meet users as often as before, but for neighbours in frequency.
     """
 
-    name, kind = "recommender", "recommender"
+    name, kind, data = "recommender", "recommender", ""
 
     def __init__(
         self,

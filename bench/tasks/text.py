@@ -50,10 +50,8 @@ class Text:
         data: Path | None = None,
         shape: Shape | None = None,
     ) -> None:
-        data, shape = data or self.home, shape or self.usual
-        if not data.is_file():
-            raise SystemExit(f"there is no text at {data}: run {self.made_by}")
-        tokens = self.read(data, torch.device(device))
+        data, shape = self.checked(data), shape or self.usual
+        tokens, self.data = self.read(data, torch.device(device)), self.digest(data)
         self.tokens, self.shape = tokens, replace(shape, vocabulary=len(tokens.lengths))
         self.windows, self.samples, self.device = batch, batch * shape.context, tokens.training.device
         self.own = (len(tokens.training) - 1) // shape.context // (workers if skewed else 1)
@@ -70,6 +68,19 @@ class Text:
         self._judged = self._cut(tokens.validation, spread.to(self.device))
         self._orders: dict[tuple[int, int], Tensor] = {}
         torch.backends.cuda.enable_cudnn_sdp(False)  # wrong under vmap in torch 2.11: losses that are not numbers
+
+    @classmethod
+    def checked(cls, data: Path | None) -> Path:
+        """Return the text's file, the usual one unless another is given; refused where it is not there."""
+        data = data or cls.home
+        if not data.is_file():
+            raise SystemExit(f"there is no text at {data}: run {cls.made_by}")
+        return data
+
+    @staticmethod
+    def digest(data: Path) -> str:
+        """Return the beginning of a hash of the text in a file: packages differ from machine to machine."""
+        raise NotImplementedError
 
     @staticmethod
     def read(data: Path, device: torch.device) -> Tokens:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from bench.rungs.choosing import TUNING_SEED, Method, Rung, needed, read
-from bench.rungs.guards import refuse
+from bench.rungs.guards import refuse, refuse_other_data
 from bench.rungs.run import Run, at_length, share_of_rate
 from bench.rungs.training import train
 from torch import Tensor, nn
@@ -88,6 +88,15 @@ class TestGuards:
         refuse(run("bsp until step {10%}, then bsp / topk(0.01)+ef", "adamw"))
         refuse(run("diloco(30) / two_bit+ef", "adamw"))  # it remembers errors of displacements
 
+    def test_a_seed_goes_on_with_the_data_that_it_began_with(self) -> None:
+        own = Run("t", "r", 2, "sgd", "local(3)", 0.1, 1, 60, 60, "report")
+        rows = [{"seed": 1, "purpose": "report", "data": "a"}, {"seed": 2, "purpose": "report", "data": "b"}]
+        refuse_other_data(own, "a", [*rows, {"seed": 1, "purpose": "rate", "data": "b"}])
+        with pytest.raises(LaconicError, match=r"seed 1 .* on other data \(a\) than there are here \(b\)"):
+            refuse_other_data(own, "b", rows)
+        with pytest.raises(LaconicError, match="whose hash was not kept"):
+            refuse_other_data(own, "a", [{"seed": 1, "purpose": "fewer"}])
+
     def test_phases_are_shares_of_the_run_and_rows_are_compared_at_full_length(self) -> None:
         run = Run("t", "r", 2, "adamw", "bsp until step {10%}, then local(3)", 0.1, 1, 30, 300, "rate")
         assert "until step 3," in run.trained and "until step 30," in run.sentence
@@ -103,7 +112,7 @@ class TestGuards:
 class Line:
     """Fit a line to points that differ from worker to worker; what was evaluated is kept."""
 
-    name, kind, samples, device = "line", "classifier", 4, torch.device("cpu")
+    name, kind, samples, data, device = "line", "classifier", 4, "", torch.device("cpu")
 
     def __init__(self) -> None:
         self.evaluated: list[Tensor] = []

@@ -137,6 +137,14 @@ def test_what_was_not_measured_is_refused() -> None:
 # ------------------------------------------------------------------------------------------------ guards
 
 
+def test_runs_of_one_seed_on_different_data_are_refused() -> None:
+    runs = list(ladder({"diloco(30)": 0.1}))
+    other = [replace(run, data="another text") for run in runs if run.seed == 2]
+    assert len(tables([*(run for run in runs if run.seed != 2), *other])) == 1, "each seed has one text"
+    with pytest.raises(FrontierError, match=r"seed 2, were trained on different data \(another text, unknown\)"):
+        tables([*runs, *other[-1:]])
+
+
 def warnings(runs: list[Run], sentence: str = "diloco(30)") -> str:
     (table,) = tables(runs)
     return "; ".join(line(table, sentence).tuned.warnings)

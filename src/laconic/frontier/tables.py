@@ -109,6 +109,7 @@ def tables(runs: Sequence[Run], task: str | None = None, where: Path = FOLDER) -
 
 
 def _table(runs: Sequence[Run]) -> Table:
+    _refuse_mixed_data(runs)
     by_method: dict[Method, list[Run]] = {}
     for run in runs:
         by_method.setdefault(Method.of(run), []).append(run)
@@ -132,6 +133,21 @@ def _table(runs: Sequence[Run]) -> Table:
         tuple(runs),
         tuple(_left_out(found, by_method)),
     )
+
+
+def _refuse_mixed_data(runs: Sequence[Run]) -> None:
+    """Raise an error where runs that are paired by their seed were trained on different data."""
+    by_seed: dict[int, set[str]] = {}
+    for run in runs:
+        if run.purpose != "rate":
+            by_seed.setdefault(run.seed, set()).add(run.data)
+    for seed, data in by_seed.items():
+        if len(data) > 1:
+            raise FrontierError(
+                f"runs of {runs[0].task}, {runs[0].rung}, seed {seed}, were trained on different data "
+                f"({', '.join(sorted(one or 'unknown' for one in data))}), so that their losses do not compare: keep "
+                "those of one"
+            )
 
 
 def _line(

@@ -47,6 +47,7 @@ class Run:
     loss: Positive | None = None  # of what would be shipped, on validation data; None: it diverged
     diverged: bool = False
     skewed: bool = False  # whether workers' shards differ in kind
+    data: str = ""  # a hash of what was trained on, where that differs from machine to machine
     metrics: dict[str, Finite | None] = field(default_factory=dict)
     curve: tuple[tuple[Count, Finite | None], ...] = ()  # step and validation loss on the way
     bytes: NotNegative = 0.0  # that one worker sent in the whole run, in the mean over workers
