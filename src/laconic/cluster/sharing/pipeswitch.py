@@ -66,11 +66,12 @@ def finish(nbytes: Sequence[float], compute: Sequence[float], ends: Sequence[int
 def group(nbytes: Sequence[float], compute: Sequence[float], way: Transfer) -> Grouping:
     """Return the groups of layers with which the first forward pass ends soonest, by branch and bound.
 
-    Many groups overlap well and pay for many calls; few do the opposite. Two rules prune: a group is not ended while
+    Many groups overlap well and pay for many calls; few do the opposite. Three rules prune: a group is not ended while
     one more layer would still come before the groups ahead of it have computed, since the larger group saves a call and
-    delays nothing; and a beginning is dropped when even one copy of all the rest, or its computing without a gap, would
-    end no sooner than the best so far, or when another beginning of as many layers is ahead of it in both. No GPU's memory is allocated in a switch, and standby processes have contexts
-    already: only transfers and computing remain.
+    delays nothing; a beginning is dropped when even one copy of all the rest, or its computing without a gap, would end
+    no sooner than the best so far; and when another beginning of as many layers was sent and has computed as soon. No
+    GPU's memory is allocated in a switch, and standby processes have contexts already: only transfers and computing
+    remain.
 
     - `nbytes`: of each layer's parameters.
     - `compute`: the seconds of each layer's forward pass.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
@@ -91,22 +91,23 @@ class Switched:
 
     def layer_seconds(self, *inputs: Tensor, repeats: int = 5) -> list[float]:
         """Return how long each layer takes in a forward pass of the model on the device: from its call to that of the
-        next.
+        next, in proportion such that all take as long as a forward pass in which nobody looks at the clock.
 
         - `inputs`: of the forward pass.
         - `repeats`: forward passes, of which the medians count.
         """
         rows: list[list[float]] = []
-        with torch.no_grad(), self._watched() as marks:
-            for turn in range(repeats + 2):
-                marks.clear()
-                self._synchronize()
-                self.model(*inputs)
-                marks.append(self._mark())
-                self._synchronize()
-                if turn > 1:
+        with torch.no_grad():
+            whole = statistics.median([self._timed(lambda: self.model(*inputs)) for _ in range(repeats + 2)][2:])
+            with self._watched() as marks:
+                for _ in range(repeats):
+                    marks.clear()
+                    self.model(*inputs)
+                    marks.append(self._mark())
+                    self._synchronize()
                     rows.append([_seconds(a, b) for a, b in pairwise(marks)])
-        found: list[float] = np.median(np.array(rows), axis=0).tolist()
+        parts = np.median(np.array(rows), axis=0)
+        found: list[float] = (parts * whole / parts.sum()).tolist()
         return found
 
     def transfer(self, repeats: int = 5) -> Transfer:
@@ -115,22 +116,15 @@ class Switched:
 
         - `repeats`: copies of each kind, of which the medians count.
         """
-        bounds = self._starts[-1]
+        total = self._starts[-1]
         times = []
         for pieces in _PIECES:
-            cuts = np.linspace(0, bounds, pieces + 1).astype(int).tolist()
-            self._copy_all(cuts)
-            taken = []
-            for _ in range(repeats):
-                self._synchronize()
-                begin = time.perf_counter()
-                self._copy_all(cuts)
-                self._synchronize()
-                taken.append(time.perf_counter() - begin)
-            times.append(statistics.median(taken))
+            cuts = np.linspace(0, total, pieces + 1).astype(int).tolist()
+            taken = [self._timed(partial(self._copy_all, cuts)) for _ in range(repeats + 1)]
+            times.append(statistics.median(taken[1:]))
         call, _ = np.polyfit(_PIECES, times, 1)
         call = min(max(float(call), 0.0), times[0] / 2)
-        return Transfer(bounds / (times[0] - call), call)
+        return Transfer(total / (times[0] - call), call)
 
     def _place(self, owners: Sequence[nn.Module], at: int, placed: set[int]) -> int:
         """Copy the modules' own tensors to the host's memory from a place on, put views of the region into their stead,
@@ -189,6 +183,14 @@ class Switched:
             else:
                 with torch.cuda.stream(self._copying):
                     self._copied(begin, end)
+
+    def _timed(self, what: Callable[[], Any]) -> float:
+        """Return how long something takes until the device has done it."""
+        self._synchronize()
+        begin = time.perf_counter()
+        what()
+        self._synchronize()
+        return time.perf_counter() - begin
 
     def _synchronize(self) -> None:
         if self._copying is not None:
