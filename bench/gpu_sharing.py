@@ -16,6 +16,7 @@ training by itself, and `together` the sum of these.
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 import time
 import traceback
@@ -34,8 +35,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="append rows of JSON to this file")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--small", action="store_true", help="tiny sizes and windows")
-    parser.add_argument("--seconds", type=float, default=0.8, help="of a window in which steps are counted")
-    parser.add_argument("--repeats", type=int, default=4, help="windows")
+    parser.add_argument("--seconds", type=float, default=0.4, help="of a window in which steps are counted")
+    parser.add_argument("--repeats", type=int, default=5, help="windows")
     parser.add_argument("--minutes", type=float, default=4.0, help="begin nothing that would end later")
     given = parser.parse_args()
 
@@ -74,6 +75,9 @@ def main() -> None:
             traceback.print_exc()
             rows.add(section, case="failed", why=f"{type(error).__name__}: {str(error)[:500]}")
         rows.add(section, case="took", seconds=time.monotonic() - begin)
+        gc.collect()
+        if given.device == "cuda":
+            torch.cuda.empty_cache()
 
 
 if __name__ == "__main__":

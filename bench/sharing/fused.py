@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 from bench.sharing.models import synchronize, trial
 from bench.sharing.rows import Rows, spread
-from bench.sharing.workers import rates, workers
+from bench.sharing.workers import pick, rates, workers
 from torch import Tensor
 from torch.nn import functional
 
@@ -40,9 +41,8 @@ def fused(rows: Rows, device: str, small: bool, seconds: float, repeats: int) ->
         chosen = most_fused(used[1], max(used[2], used[1]), memory, lambda count, found=found: found.get(count, 0.0))
         best = max(found, key=lambda count, found=found: found[count])
         rows.add("fused", case=f"{kind}: rule", chosen=chosen, best=best, of_the_best=found[chosen] / found[best])
-    for kind in alone:
-        if rows.time_for("fused", f"{kind} in processes", 30 if not small else 0):
-            _side_by_side(rows, kind, device, small, seconds, repeats, alone[kind])
+    if rows.time_for("fused", "processes", 30 if not small else 0):
+        _side_by_side(rows, device, small, seconds, repeats, alone)
 
 
 def loss(model: Callable[..., Tensor], x: Tensor, y: Tensor) -> Tensor:
@@ -132,15 +132,14 @@ def _equal(rows: Rows, kind: str, device: str, small: bool, count: int = 8, step
     )
 
 
-def _side_by_side(rows: Rows, kind: str, device: str, small: bool, seconds: float, repeats: int, alone: float) -> None:
+def _side_by_side(rows: Rows, device: str, small: bool, seconds: float, repeats: int, alone: dict[str, float]) -> None:
     counts = PROCESSES[:1] if small else PROCESSES
-    with workers([(f"trial-{kind}", 1.0)] * max(counts), device, small) as pool:
-        for count in counts:
-            found = spread([sum(row) for row in rates(pool[:count], seconds / 2, repeats)])
-            over = found["median"] / alone
+    wanted = [(f"trial-{kind}", 1.0) for kind in alone for _ in range(max(counts))]
+    with workers(wanted, device, small) as pool:
+        for kind, count in itertools.product(alone, counts):
+            together = pick(pool, [(f"trial-{kind}", 1.0)] * count)
+            found = spread([sum(row) for row in rates(together, seconds, repeats)])
+            over = found["median"] / alone[kind]
             rows.add(
-                "fused",
-                case=f"{kind}: {count} processes",
-                trial_steps_a_second=found,
-                over_one_after_another=over,
+                "fused", case=f"{kind}: {count} processes", trial_steps_a_second=found, over_one_after_another=over
             )

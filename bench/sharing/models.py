@@ -75,7 +75,7 @@ class Training:
     def _made(kind: str, device: str, small: bool) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
         if kind == "gpt":
             model = Transformer(2, 32, 2, 64, 16) if small else Transformer(12, 768, 12)
-            rows, length, words = (2, 16, 64) if small else (8, 1024, 50304)
+            rows, length, words = (2, 16, 64) if small else (4, 1024, 50304)
             drawn = torch.randint(words, (rows, length), device=device)
             return model, (drawn, drawn.flatten())
         if kind == "conv":
@@ -107,7 +107,8 @@ class Training:
         return steps / (time.monotonic() - begin)
 
     def kernel_seconds(self, steps: int = 5) -> float:
-        """Return for how long kernels run in a step, as a profile shows it; on a CPU, a step's seconds."""
+        """Return for how long kernels run in a step, as a profile shows it, 0 where it shows none; on a CPU, a step's
+        seconds."""
         if self.device != "cuda":
             return 1 / self.rate(0.05)
         activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]

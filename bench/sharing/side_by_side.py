@@ -59,7 +59,7 @@ class Measured:
 
     def busy(self, kind: str) -> float:
         """Return the share of the time in which kernels of a kind run, alone."""
-        return min(max(self.kernels[kind] * self.alone[kind], 1e-3), 1.0)
+        return min(self.kernels[kind] * self.alone[kind], 1.0) or 1.0  # where the profile saw nothing: always
 
     def needed(self, kind: str) -> float:
         """Return the least cap under which a kind is at most a twentieth slower than without."""
@@ -108,7 +108,7 @@ def learn(known: Measured, pool: Sequence[Worker], seconds: float, repeats: int,
         known.alone[kind] = found["median"]
         if kind not in known.kernels:
             known.kernels[kind] = busy_seconds(one)
-        ms = 1e3 * known.kernels[kind]
+        ms = 1e3 * known.kernels[kind] or "the profile shows no kernels; taken to be always busy"
         rows.add(section, case=f"{kind} alone", steps_a_second=found, kernel_ms=ms, busy=known.busy(kind))
 
 
@@ -156,13 +156,9 @@ def under_mps(rows: Rows, device: str, small: bool, seconds: float, repeats: int
         if environment is None:
             rows.add("mps", case="daemon", absent=why_not)
             return
-        with workers(POOL, device, small, environment) as pool:
+        with workers((*POOL, *CAPPED_POOL), device, small, environment) as pool:
             learn(known, pool, seconds, repeats, rows, "mps")
-            measure(known, pool, CASES, seconds, repeats, rows, "mps")
-        if rows.time_for("mps", "caps", 40 if not small else 0):
-            with workers(CAPPED_POOL, device, small, environment) as pool:
-                learn(known, pool, seconds, repeats, rows, "mps")
-                measure(known, pool, CAPPED, seconds, repeats, rows, "mps")
+            measure(known, pool, (*CASES, *CAPPED), seconds, repeats, rows, "mps")
 
 
 @contextmanager

@@ -126,11 +126,11 @@ def turns(rows: Rows, device: str, small: bool, seconds: float, repeats: int) ->
     """Measure pairs of trainings in one process: in one lane, where they alternate, and in a lane each."""
     for kinds in (("conv", "conv"), ("conv", "gpt"), ("gpt", "gpt")):
         name = "+".join(kinds)
-        if not rows.time_for("turns", name, 8 * seconds * repeats + 5):
+        if not rows.time_for("turns", name, 6 * seconds * repeats + 5):
             return
         residents = [Resident(kind, device, small) for kind in kinds]
-        ahead = [_alone(one, seconds / 2, repeats, device, waits=False) for one in residents]
-        alone = [_alone(one, seconds / 2, repeats, device, waits=True) for one in residents]
+        ahead = [_alone(one, seconds, repeats, device, waits=False) for one in residents]
+        alone = [_alone(one, seconds, repeats, device, waits=True) for one in residents]
         rows.add(
             "turns",
             case=f"{name}: alone",
