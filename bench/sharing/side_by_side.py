@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.sharing.rows import Rows, spread
-from bench.sharing.workers import Failed, Worker, busy_seconds, pick, rates, workers
+from bench.sharing.workers import Failed, Worker, busy_seconds, pick, pool_for, rates, workers
 
 from laconic.cluster.sharing import mps
 from laconic.cluster.sharing.throughput import Throughput
@@ -26,7 +26,6 @@ def case(*kinds: str) -> Case:
     return tuple((kind, 1.0) for kind in kinds)
 
 
-POOL = case("mlp", "mlp", *["conv"] * 4, *["gpt"] * 4)
 CASES = (
     case("mlp", "mlp"),
     case("conv", "conv"),
@@ -38,7 +37,6 @@ CASES = (
     case("conv", "conv", "gpt", "gpt"),
 )
 CAPS = (0.25, 0.5, 0.75)
-CAPPED_POOL = tuple((kind, cap) for kind in ("conv", "gpt") for cap in (*CAPS, 0.5))
 CAPPED = (
     (("conv", 0.5), ("conv", 0.5)),
     (("gpt", 0.5), ("gpt", 0.5)),
@@ -145,9 +143,10 @@ def measure(
 
 def slices(rows: Rows, device: str, small: bool, seconds: float, repeats: int, known: Measured) -> None:
     """Measure the driver's time slices."""
-    with workers(POOL, device, small) as pool:
+    cases = CASES[3:5] if small else CASES
+    with workers(pool_for(cases), device, small) as pool:
         learn(known, pool, seconds, repeats, rows, "slices")
-        measure(known, pool, CASES, seconds, repeats, rows, "slices")
+        measure(known, pool, cases, seconds, repeats, rows, "slices")
 
 
 def under_mps(rows: Rows, device: str, small: bool, seconds: float, repeats: int, known: Measured) -> None:
@@ -156,9 +155,10 @@ def under_mps(rows: Rows, device: str, small: bool, seconds: float, repeats: int
         if environment is None:
             rows.add("mps", case="daemon", absent=why_not)
             return
-        with workers((*POOL, *CAPPED_POOL), device, small, environment) as pool:
+        cases = (CASES[4], CAPPED[2]) if small else (*CASES, *CAPPED)
+        with workers(pool_for(cases), device, small, environment) as pool:
             learn(known, pool, seconds, repeats, rows, "mps")
-            measure(known, pool, (*CASES, *CAPPED), seconds, repeats, rows, "mps")
+            measure(known, pool, cases, seconds, repeats, rows, "mps")
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
@@ -70,11 +71,14 @@ class Worker:
             raise Failed(f"a process that trains {self.kind} failed: {value}")
         return value
 
-    def close(self) -> None:
-        """End the process."""
+    def end(self) -> None:
+        """Ask the process to end."""
         with suppress(OSError):
             self._pipe.send(("end",))
-        self._process.join(5)
+
+    def close(self, seconds: float) -> None:
+        """Wait so long for its end, and then kill it."""
+        self._process.join(seconds)
         if self._process.is_alive():
             self._process.kill()
             self._process.join(5)
@@ -106,7 +110,10 @@ def workers(
         os.environ.clear()
         os.environ.update(kept)
         for worker in started:
-            worker.close()
+            worker.end()
+        until = time.monotonic() + 5
+        for worker in started:
+            worker.close(max(until - time.monotonic(), 0.1))
 
 
 def rates(together: Sequence[Worker], seconds: float, repeats: int) -> list[list[float]]:
@@ -125,6 +132,14 @@ def busy_seconds(worker: Worker) -> float:
     worker.ask("busy")
     found: float = worker.answer(ANSWERING)
     return found
+
+
+def pool_for(cases: Sequence[Sequence[tuple[str, float]]]) -> list[tuple[str, float]]:
+    """Return the processes with which each of some cases can be run, one after the other."""
+    most: Counter[tuple[str, float]] = Counter()
+    for jobs in cases:
+        most |= Counter(jobs)
+    return list(most.elements())
 
 
 def pick(pool: Sequence[Worker], wanted: Sequence[tuple[str, float]]) -> list[Worker]:
