@@ -66,11 +66,12 @@ def finish(nbytes: Sequence[float], compute: Sequence[float], ends: Sequence[int
 def group(nbytes: Sequence[float], compute: Sequence[float], way: Transfer) -> Grouping:
     """Return the groups of layers with which the first forward pass ends soonest, by branch and bound.
 
-    Many groups overlap well and pay for many calls; few do the opposite. Two rules prune: a group is not ended while
+    Many groups overlap well and pay for many calls; few do the opposite. Three rules prune: a group is not ended while
     one more layer would still come before the groups ahead of it have computed, since the larger group saves a call and
-    delays nothing; and a beginning is dropped when even one copy of all the rest, or its computing without a gap, would
-    end no sooner than the best so far. No GPU's memory is allocated in a switch, and standby processes have contexts
-    already: only transfers and computing remain.
+    delays nothing; a beginning is dropped when even one copy of all the rest, or its computing without a gap, would end
+    no sooner than the best so far; and when another beginning of as many layers was sent and has computed as soon. No
+    GPU's memory is allocated in a switch, and standby processes have contexts already: only transfers and computing
+    remain.
 
     - `nbytes`: of each layer's parameters.
     - `compute`: the seconds of each layer's forward pass.
@@ -79,29 +80,31 @@ def group(nbytes: Sequence[float], compute: Sequence[float], way: Transfer) -> G
     count = len(nbytes)
     if not count or len(compute) != count:
         raise ClusterError("a model has at least one layer, and every layer a size and a time")
-    copied = np.concatenate([[0.0], np.cumsum(nbytes) / way.bytes_per_second]).tolist()
-    worked = np.concatenate([[0.0], np.cumsum(compute)]).tolist()
-    best = Grouping((count,), way.call_seconds + copied[count] + worked[count])
-    ahead: list[tuple[tuple[int, ...], float, float]] = [((), 0.0, 0.0)]  # ends, and when they were sent and computed
-    reached: dict[int, list[tuple[float, float]]] = {}
-    while ahead:
-        ends, sent, done = ahead.pop()
-        begin = ends[-1] if ends else 0
-        if begin == count:
-            if done < best.seconds:
-                best = Grouping(ends, done)
-            continue
-        rest = way.call_seconds + copied[count] - copied[begin]
-        last = worked[count] - worked[count - 1]  # which cannot begin before everything has come
-        if max(sent + rest + last, done + worked[count] - worked[begin]) >= best.seconds:
-            continue
-        if any(s <= sent and d <= done for s, d in reached.get(begin, ())):
-            continue
-        reached.setdefault(begin, []).append((sent, done))
-        first = begin + 1
-        while first < count and sent + way.call_seconds + copied[first + 1] - copied[begin] <= done:
-            first += 1  # it is hidden all the same
-        for end in range(count, first - 1, -1):
-            came = sent + way.call_seconds + copied[end] - copied[begin]
-            ahead.append(((*ends, end), came, max(came, done) + worked[end] - worked[begin]))
+    copied = np.concatenate([[0.0], np.cumsum(nbytes) / way.bytes_per_second])
+    worked = np.concatenate([[0.0], np.cumsum(compute)])
+    best = Grouping((count,), float(way.call_seconds + copied[count] + worked[count]))
+    last = worked[count] - worked[count - 1]  # which cannot begin before everything has come
+    # beginnings by the layers in them: when these were sent and computed, and the ends of their groups
+    ahead: list[list[tuple[float, float, tuple[int, ...]]]] = [[] for _ in range(count + 1)]
+    ahead[0] = [(0.0, 0.0, ())]
+    for begin in range(count):
+        computed = np.inf
+        for sent, done, ends in sorted(ahead[begin]):
+            rest = way.call_seconds + copied[count] - copied[begin]
+            bound = max(sent + rest + last, done + worked[count] - worked[begin])
+            if done >= computed or bound >= best.seconds:
+                continue  # another has sent as much sooner and is no later, or it cannot become the best
+            computed = done
+            first = begin + 1
+            while first < count and sent + way.call_seconds + copied[first + 1] - copied[begin] <= done:
+                first += 1  # it is hidden all the same
+            came = sent + way.call_seconds + copied[first:] - copied[begin]
+            ended = np.maximum(came, done) + worked[first:] - worked[begin]
+            whole = came + way.call_seconds * (np.arange(first, count + 1) < count) + copied[count] - copied[first:]
+            hopeful = np.maximum(whole + last, ended + worked[count] - worked[first:]) < best.seconds
+            if ended[-1] < best.seconds:
+                best = Grouping((*ends, count), float(ended[-1]))
+            for i in np.flatnonzero(hopeful[:-1]).tolist():
+                ahead[first + i].append((float(came[i]), float(ended[i]), (*ends, first + i)))
+        ahead[begin] = []
     return best

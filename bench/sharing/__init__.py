@@ -1,0 +1,1 @@
+"""Sharing one GPU, measured: what `bench/gpu_sharing.py` consists of."""

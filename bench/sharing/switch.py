@@ -1,0 +1,186 @@
+"""Switching to a model that waits in pinned memory: in groups, as a whole, by layers; and processes that stand by."""
+
+from __future__ import annotations
+
+import copy
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+from bench.sharing.cold import BATCH, from_nothing
+from bench.sharing.models import synchronize
+from bench.sharing.residual_net import residual_net
+from bench.sharing.rows import Rows, spread
+from bench.sharing.workers import Failed
+from torch import Tensor, nn
+
+from laconic.cluster.sharing.pipeswitch import Transfer, finish, group
+from laconic.cluster.sharing.switching import Switched
+
+STARTING = 90.0
+
+
+def made(device: str, small: bool) -> tuple[nn.Module, Tensor]:
+    """Return the net and a batch."""
+    torch.manual_seed(0)
+    with torch.device(device):
+        model = residual_net((1, 1)) if small else residual_net()
+        size = 32 if small else 224
+        return model.eval(), torch.randn(BATCH, 3, size, size)
+
+
+def pipeline(rows: Rows, device: str, small: bool, repeats: int) -> tuple[int, ...]:
+    """Measure the ways to start a model, beside what the model of PipeSwitch says; return the chosen groups."""
+    model, x = made(device, small)
+    waiting = copy.deepcopy(model).cpu()
+    with torch.no_grad():
+        right = model(x)
+    switched = Switched(model, x)
+    nbytes, compute, way = switched.nbytes, switched.layer_seconds(x, repeats=9), switched.transfer(9)
+    begin = time.perf_counter()
+    chosen = group(nbytes, compute, way)
+    rows.add(
+        "switch",
+        case="profile",
+        layers=len(nbytes),
+        megabytes=sum(nbytes) / 1e6,
+        forward_ms=1e3 * sum(compute),
+        gigabytes_a_second=way.bytes_per_second / 1e9,
+        call_us=1e6 * way.call_seconds,
+        search_seconds=time.perf_counter() - begin,
+        layer_bytes=nbytes,
+        layer_ms=[1e3 * seconds for seconds in compute],
+    )
+    count = len(nbytes)
+    ways: dict[str, tuple[int, ...]] = {
+        "transfer, then execute": (count,),
+        "each layer": tuple(range(1, count + 1)),
+        "pipelined": chosen.ends,
+    }
+    taken: dict[str, list[float]] = {name: [] for name in ways}
+    off = 0.0
+    for turn in range(3 * repeats + 2):
+        for name, ends in ways.items():
+            synchronize(device)
+            begin = time.perf_counter()
+            found = switched.start(ends, x)
+            synchronize(device)
+            if turn > 1:
+                taken[name].append(time.perf_counter() - begin)
+            off = max(off, float((found - right).abs().max() / right.abs().max()))
+    medians = {name: spread(values) for name, values in taken.items()}
+    for name, ends in ways.items():
+        predicted = finish(nbytes, compute, ends, way)
+        rows.add(
+            "switch",
+            case=name,
+            ms={key: 1e3 * value for key, value in medians[name].items()},
+            predicted_ms=1e3 * predicted,
+            error=predicted / medians[name]["median"] - 1,
+            groups=len(ends),
+            pipelined_is_faster_by=medians[name]["median"] / medians["pipelined"]["median"],
+        )
+    rows.add("switch", case="outputs", largest_relative_difference=off, ends=list(chosen.ends))
+    slow = Transfer(12e9, way.call_seconds)
+    whole, best = finish(nbytes, compute, (count,), slow), group(nbytes, compute, slow)
+    rows.add(
+        "switch",
+        case="the model alone, at 12 GB/s with these layers",
+        predicted_ms=1e3 * best.seconds,
+        predicted_whole_ms=1e3 * whole,
+        predicted_faster_by=whole / best.seconds,
+    )
+    plain = []
+    for _ in range(repeats):
+        fresh = copy.deepcopy(waiting)
+        synchronize(device)
+        begin = time.perf_counter()
+        with torch.no_grad():
+            fresh.to(device)(x)
+        synchronize(device)
+        plain.append(time.perf_counter() - begin)
+    rows.add("switch", case="model.to(device), from memory that is not pinned", ms=spread([1e3 * t for t in plain]))
+    return chosen.ends
+
+
+def standing_by(pipe: Connection, ends: tuple[int, ...], device: str, small: bool) -> None:
+    """Make everything ready, then come to an output whenever told to."""
+    torch.set_num_threads(1)
+    model, x = made(device, small)
+    switched = Switched(model, x)
+    switched.start(ends, x)
+    synchronize(device)
+    pipe.send("ready")
+    while pipe.recv() == "go":
+        switched.start(ends, x).sum().item()
+        pipe.send(time.monotonic())
+
+
+def _child(target: Callable[..., None], *given: Any) -> tuple[Any, Connection]:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=target, args=(theirs, *given), daemon=True)
+    process.start()
+    theirs.close()
+    return process, ours
+
+
+def _answer(pipe: Connection, seconds: float) -> Any:
+    if not pipe.poll(seconds):
+        raise Failed(f"a process did not answer within {seconds:.0f} s")
+    try:
+        return pipe.recv()
+    except EOFError:
+        raise Failed("a process has ended without a word") from None
+
+
+def standby(rows: Rows, device: str, small: bool, repeats: int, ends: tuple[int, ...]) -> None:
+    """Measure the time to a first output: of processes that begin from nothing, and of one that stands by."""
+    cold: list[list[float]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "weights.pt"
+        torch.save(made("cpu", small)[0].state_dict(), path)
+        for _ in range(1 if small else min(repeats, 3)):
+            asked = time.monotonic()
+            process, pipe = _child(from_nothing, str(path), device, small)
+            try:
+                times = [asked, *_answer(pipe, STARTING)]
+                cold.append([b - a for a, b in pairwise(times)])
+            finally:
+                process.join(5)
+                process.kill()
+    parts = ("starting Python", "importing torch", "context", "weights", "first output")
+    rows.add(
+        "standby",
+        case="from nothing",
+        seconds=spread([sum(row) for row in cold]),
+        **{name: spread([row[i] for row in cold]) for i, name in enumerate(parts)},
+    )
+    process, pipe = _child(standing_by, ends, device, small)
+    try:
+        _answer(pipe, STARTING)
+        warm = []
+        for _ in range(3 * repeats):
+            asked = time.monotonic()
+            pipe.send("go")
+            warm.append(_answer(pipe, 30.0) - asked)
+        pipe.send("end")
+    finally:
+        process.join(5)
+        process.kill()
+    found = spread(warm)
+    faster = spread([sum(row) for row in cold])["median"] / found["median"]
+    rows.add("standby", case="standing by", seconds=found, faster_by=faster)
+
+
+def switch(rows: Rows, device: str, small: bool, repeats: int) -> None:
+    """Measure both."""
+    ends = pipeline(rows, device, small, repeats)
+    if rows.time_for("standby", "processes", 40 if not small else 0):
+        standby(rows, device, small, repeats, ends)
