@@ -68,6 +68,9 @@ class Packed:
             for process in [*self._idle.values(), *(process for process, _ in self._busy.values())]:
                 process.kill()
         print(f"{self._made} runs in {self._minutes:.1f} minutes, {len(self._failed)} failed", flush=True)
+        if self._rates:
+            each = statistics.median(self._rates) * 1000
+            print(f"{each:.1f} ms for a client's training in a round, beside {self._given.processes - 1} others")
 
     @property
     def _minutes(self) -> float:

@@ -42,7 +42,9 @@ class PretendedDevice(TorchFunctionMode):
             return self._moved(func, args, kwargs)
         if len(places) > 1 and func not in _BETWEEN:
             name = getattr(func, "__name__", func)
-            raise RuntimeError(f"{name} has tensors of two devices: {[(tuple(x.shape), self.is_there(x)) for x in tensors]}")
+            raise RuntimeError(
+                f"{name} has tensors of two devices: {[(tuple(x.shape), self.is_there(x)) for x in tensors]}"
+            )
         if (device := kwargs.get("device")) is not None:
             kwargs["device"], there = _HERE, torch.device(device).type == "cuda"
         return self._placed(func(*args, **kwargs), there)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 from laconic.federated.partition import dirichlet
 from laconic.federated.population import Population
@@ -50,3 +51,27 @@ def test_a_task_on_a_device_is_learned_as_it_is_on_the_processor(sentence: str) 
         there = simulate(on(digits(), "cuda"), clients(), sentence, 3, rate=0.2, evaluate_every=3)
         assert not device.is_there(there.parameters)
     assert torch.equal(here.parameters, there.parameters) and here.steps == there.steps
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize(
+    "sentence", ["fedavg(3, batch=20)", "scaffold(3, batch=20)", "apf(6, batch=20, threshold=0.5)"]
+)
+def test_recorded_gradients_are_those_that_are_computed(sentence: str) -> None:
+    """Enough rounds that batches of twenty, and of some other sizes, are replayed."""
+    draw = torch.Generator().manual_seed(0)
+    inputs, labels = torch.randn(400, 16, generator=draw), torch.randint(0, 4, (400,), generator=draw)
+    task = Classification(lambda: nn.Linear(16, 4), inputs, labels, inputs, labels)
+    population = Population(dirichlet(labels[:300], 6, 0.5))
+    here = simulate(task, population, sentence, 40, rate=0.1)
+    for recorded in (False, True):
+        there = simulate(on(task, "cuda"), population, sentence, 40, rate=0.1, recorded=recorded)
+        assert not there.parameters.is_cuda
+        torch.testing.assert_close(here.parameters, there.parameters, rtol=1e-3, atol=1e-4)
+
+
+def test_a_recorded_task_on_the_processor_is_computed_as_it_is() -> None:
+    plain, asked = (
+        simulate(digits(), clients(), "fedavg(3, batch=20)", 2, rate=0.2, recorded=r) for r in (False, True)
+    )
+    assert torch.equal(plain.parameters, asked.parameters)
