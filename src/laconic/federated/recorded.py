@@ -13,8 +13,8 @@ from torch import Tensor
 Compute = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Returns the gradient and the mean loss over samples, whose numbers it is given."""
 
-WORTH = 32
-"""How often batches of a size are computed before their graph is recorded, which takes as long as some of them."""
+WORTH = 100
+"""How often batches of a size are computed before their graph is recorded, which takes as long as many of them."""
 
 
 @dataclass(frozen=True, eq=False)
