@@ -71,6 +71,12 @@ def test_the_page_of_losses_shows_the_rows_that_are_shipped() -> None:
     assert not stale, "run python docs/losses.py"
 
 
+def test_the_page_of_federated_rules_shows_the_rows_that_are_there() -> None:
+    made = runpy.run_path(str(ROOT / "docs" / "federated_cifar.py"))["written"]()
+    stale = [path.name for path, text in made.items() if path.read_text(encoding="utf-8") != text]
+    assert not stale, "run python docs/federated_cifar.py"
+
+
 def test_the_rooms_are_drawn_as_they_are() -> None:
     made = runpy.run_path(str(ROOT / "docs" / "house.py"))["written"]()
     stale = [path.name for path, text in made.items() if path.read_text(encoding="utf-8") != text]

@@ -42,7 +42,7 @@ class Freezing:
     def begin(cls, start: Tensor, threshold: float) -> Freezing:
         """Return what is known before the first round: nothing rests."""
         nothing = torch.zeros_like(start)
-        count = torch.zeros(start.shape, dtype=torch.int64)
+        count = torch.zeros_like(start, dtype=torch.int64)
         return cls(start.clone(), start.clone(), nothing, nothing.clone(), count, count.clone(), threshold)
 
     @property
@@ -75,7 +75,7 @@ class Freezing:
         now = self.checks + 1
         if longer is not None:
             drawn = (until <= now) & (active | rested_too)
-            until = torch.where(drawn, now + longer(now, until.numel()), until)
+            until = torch.where(drawn, now + longer(now, until.numel()).to(until.device), until)
         resting = float((until > now).float().mean())
         return replace(
             self,

@@ -15,6 +15,11 @@ Vectors = Mapping[str, Tensor]
 """Flat float32 vectors by their names: a model's parameters, a client's change, a control variate."""
 
 
+def moved(vectors: Vectors, device: torch.device | str) -> dict[str, Tensor]:
+    """Return these vectors on a device."""
+    return {name: vector.to(device) for name, vector in vectors.items()}
+
+
 def lengths(vectors: Vectors) -> dict[str, int]:
     """Return how long each vector is."""
     return {name: vector.numel() for name, vector in vectors.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from laconic.federated.layout import Layout
 from laconic.federated.partition import Integers
+from laconic.federated.recorded import Recorded
 from laconic.federated.task import Task
 
 Correct = Callable[[Tensor, Tensor], Tensor]
@@ -80,12 +81,18 @@ class Descent:
 
 
 class Trainer:
-    """A model whose parameters lie in one vector, on which one client after another trains."""
+    """A model whose parameters lie in one vector, on which one client after another trains.
 
-    def __init__(self, task: Task, seed: int) -> None:
+    Clients train on the device on which the task builds its model: vectors of `train`, `descend` and `gradient` lie
+    there. With `recorded` the gradient of a batch is recorded as a CUDA graph.
+    """
+
+    def __init__(self, task: Task, seed: int, recorded: bool = False) -> None:
         self.task, self.model = task, task.build(seed)
         self.layout = Layout.of(self.model)
         self.start = self.layout.join(list(self.model.parameters()))
+        self.device = self.start.device
+        self._compute = Recorded(self._computed) if recorded else self._computed
         self._vector = self.start.clone()
         self._parameters = list(self.model.parameters())
         with torch.no_grad():
@@ -95,7 +102,8 @@ class Trainer:
     def gradient(self, at: Tensor, samples: Integers) -> tuple[Tensor, float]:
         """Return the gradient and the mean loss over these samples at these parameters."""
         self._vector.copy_(at)
-        return self._gradient(samples)
+        gradient, loss = self._gradient(torch.from_numpy(samples).to(self.device))
+        return gradient, float(loss)
 
     def evaluate(self, at: Tensor) -> dict[str, float]:
         """Return what the task says of these parameters."""
@@ -118,10 +126,10 @@ class Trainer:
         - `correct`: changes the gradient before each step.
         - `settle`: changes the parameters in place after each step.
         """
-        vector, steps, total = self._vector, 0, 0.0
+        vector, losses = self._vector, list[Tensor]()
         vector.copy_(start)
         direction = torch.zeros_like(vector) if work.momentum else None
-        for samples in batches:
+        for samples in self._on_device(batches):
             gradient, loss = self._gradient(samples)
             gradient = gradient if correct is None else correct(gradient, vector)
             if direction is not None:
@@ -129,14 +137,30 @@ class Trainer:
             vector.sub_(gradient, alpha=work.rate)
             if settle is not None:
                 settle(vector)
-            steps, total = steps + 1, total + loss
-        return Descent(vector.clone(), steps, total / max(1, steps))
+            losses.append(loss)  # it is read at the end: asking a device for a value waits for all before it
+        total = 0.0
+        for value in torch.stack(losses).tolist() if losses else ():
+            total += value
+        return Descent(vector.clone(), len(losses), total / max(1, len(losses)))
 
-    def _gradient(self, samples: Integers) -> tuple[Tensor, float]:
+    def _on_device(self, batches: Iterator[Integers]) -> Iterable[Tensor]:
+        """Return the batches on the device, to which they are copied at once."""
+        if self.device.type == "cpu":
+            return map(torch.from_numpy, batches)
+        numbers = list(batches)
+        if not numbers:
+            return ()
+        return torch.split(torch.from_numpy(np.concatenate(numbers)).to(self.device), [len(each) for each in numbers])
+
+    def _gradient(self, samples: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the gradient over these samples at the vector's parameters, and the mean loss."""
+        return self._compute(samples)
+
+    def _computed(self, samples: Tensor) -> tuple[Tensor, Tensor]:
         with torch.enable_grad():
-            loss = self.task.loss(self.model, torch.from_numpy(samples))
+            loss = self.task.loss(self.model, samples)
             parts = torch.autograd.grad(loss, self._parameters)
-        return torch.cat([part.reshape(-1) for part in parts]), float(loss.detach())
+        return torch.cat([part.reshape(-1) for part in parts]), loss.detach()
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from laconic.federated.client_memory import ClientMemory, Memory
 from laconic.federated.downlink import Downlink
-from laconic.federated.layout import Vectors
+from laconic.federated.layout import Vectors, moved
 from laconic.federated.local import Local, Trainer, Work
 from laconic.federated.messages import Message, Wire
 from laconic.federated.population import Population
@@ -113,12 +113,16 @@ def train_client(
     """Let a client do its part with what it has received: return its message, and what it keeps if that is taken.
 
     This is all that a client does, wherever it runs. Its random draws depend on the seed, the version of the model and
-    its number.
+    its number. It trains on the device of the model; what it receives, sends and keeps is in the memory of the
+    processor.
     """
     draw = client_draw(wire.seed, version, client)
-    own = {name.removeprefix(_OWN): value for name, value in memory.items() if name.startswith(_OWN)}
-    sent: Sent = rule.train(Local(trainer, client, samples, work, draw, version), received, own)
-    message, kept = wire.encode(sent.vectors, sent.numbers, client, version, memory, sent.masks, sent.raw)
+    own = {name.removeprefix(_OWN): x.to(trainer.device) for name, x in memory.items() if name.startswith(_OWN)}
+    local = Local(trainer, client, samples, work, draw, version)
+    sent: Sent = rule.train(local, moved(received, trainer.device), own)
+    own = moved(own, "cpu")
+    vectors, masks, raw = (moved(part, "cpu") for part in (sent.vectors, sent.masks, sent.raw))
+    message, kept = wire.encode(vectors, sent.numbers, client, version, memory, masks, raw)
     rule.remember(own, partial(wire.decode, message, client, version))
     return message, {**{f"{_OWN}{name}": value for name, value in own.items()}, **kept}
 

@@ -34,6 +34,7 @@ def simulate(
     evaluate_every: int = 0,
     client_memory: ClientMemory | None = None,
     progress: Callable[[Step], None] | None = None,
+    recorded: bool = False,
 ) -> FederatedOutcome:
     """Train a model with a population of clients, and return what came of it.
 
@@ -45,8 +46,13 @@ def simulate(
     - `evaluate_every`: after how many steps the model is judged; 0 for never.
     - `client_memory`: where clients keep what they remember; in this process, if it is not given.
     - `progress`: is called after every step.
+    - `recorded`: whether gradients are recorded as CUDA graphs, one for each size of a batch that comes often, which
+      saves the launches of kernels: for a model on a GPU whose loss asks for no value on the way.
+
+    Clients train on the device on which the task builds its model; the server and all messages are in the memory of the
+    processor.
     """
-    run = _Run(task, population, strategy, rate, seed, client_memory or InMemory())
+    run = _Run(task, population, strategy, rate, seed, client_memory or InMemory(), recorded)
     taken: list[Step] = []
     for number, (step, server) in enumerate(run.steps(steps), 1):
         if evaluate_every and number % evaluate_every == 0:
@@ -70,14 +76,15 @@ class _Run:
         rate: float,
         seed: int,
         memory: ClientMemory,
+        recorded: bool,
     ) -> None:
         self.strategy = FederatedStrategy.parse(strategy) if isinstance(strategy, str) else strategy
         self.rule, self.structure = self.strategy.rule, self.strategy.structure
         self.population, self.seed, self.now = population, seed, 0.0
-        self.trainer = Trainer(task, seed)
+        self.trainer = Trainer(task, seed, recorded)
         layout = self.trainer.layout
         setting = self.strategy.setting(layout)
-        self.server = self.rule.begin(self.trainer.start, population, setting)
+        self.server = self.rule.begin(self.trainer.start.cpu(), population, setting)
         self.participants = Participants(
             self.rule,
             self.trainer,

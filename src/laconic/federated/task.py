@@ -34,6 +34,8 @@ class Classification:
     - `make`: returns the model, from the seed of its first values.
     - `inputs`, `labels`: the clients' samples.
     - `test_inputs`, `test_labels`: those by which the model is judged.
+
+    Clients train on the device on which the samples lie.
     """
 
     make: Callable[[], nn.Module]
@@ -45,7 +47,7 @@ class Classification:
     def build(self, seed: int) -> nn.Module:
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            return self.make()
+            return self.make().to(self.inputs.device)
 
     def loss(self, model: nn.Module, samples: Tensor) -> Tensor:
         return functional.cross_entropy(model(self.inputs[samples]), self.labels[samples])

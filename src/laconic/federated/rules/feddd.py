@@ -108,7 +108,7 @@ class FedDD(Rule):
             memory.clear()
             return Sent({"values": done.end}, loss)
         matter = (done.end - start).abs() / (start.abs() + start.abs().mean())
-        mask = torch.zeros(numel, dtype=torch.bool)
+        mask = torch.zeros_like(start, dtype=torch.bool)
         mask[matter.topk(count).indices] = True
         memory["own"], memory["mask"] = done.end, mask
         return Sent({"values": done.end[mask]}, loss, {"sent": mask})
