@@ -28,6 +28,7 @@ _LISTS = SimpleNamespace(
     decode_block_rows=decode_block_rows,
 )  # what the loop is composed of where there is no single pass
 _MOST = 4096  # values of a block of the memory that a program holds in registers
+_NARROW = 1 << 30  # values of which every place is a number of 32 bits
 
 
 @triton.jit
@@ -87,10 +88,11 @@ def _fed_tile(x, codes, scale, new_codes, new_scale, message, row, at, n, size, 
 
 @triton.jit
 def _fed(x, total, memory, kept, message, n, size, blend, KEPT: tl.constexpr, BLOCK: tl.constexpr, BITS: tl.constexpr,
-         MOST: tl.constexpr, BLENDED: tl.constexpr):  # fmt: skip
-    number = tl.program_id(0).to(tl.int64)
+         MOST: tl.constexpr, BLENDED: tl.constexpr, NARROW: tl.constexpr):  # fmt: skip
+    whole: tl.constexpr = tl.int32 if NARROW else tl.int64  # divisions of 64 bits are slow
+    number = tl.program_id(0).to(whole)
     base = number * KEPT
-    n, total = tl.full([], 0, tl.int64) + n, tl.full([], 0, tl.int64) + total
+    n, total = tl.full([], 0, whole) + n, tl.full([], 0, whole) + total
     row = base // n
     codes, scale = memory + base, (memory + total).to(tl.pointer_type(tl.float32)) + number
     new_codes, new_scale = kept + base, (kept + total).to(tl.pointer_type(tl.float32)) + number
@@ -112,8 +114,8 @@ def feed_short_memory(
     after = torch.empty_like(memory)
     _fed[(-(-matrix.numel() // kept.block),)](
         matrix, matrix.numel(), memory.view(torch.int8), after.view(torch.int8), messages, n, messages.shape[1], blend,
-        kept.block, how.block, how.width, float(how.whole), blend < 1, num_warps=max(1, kept.block // 256),
-        enable_fp_fusion=False,
+        kept.block, how.block, how.width, float(how.whole), blend < 1, matrix.numel() < _NARROW,
+        num_warps=max(1, kept.block // 256), enable_fp_fusion=False,
     )  # fmt: skip
     return messages, after
 
