@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from laconic.compression.codec import Codec
-from laconic.compression.to_owners import decoded, encoded
+from laconic.compression.owner_rows import decoded, encoded
 from laconic.runtime.meeting import Meeting
 from tests.compression.table import compressor, tensor
 
@@ -17,6 +17,7 @@ MEET = Meeting(1, 3, 5, "x")
     ("text", "together"),
     [
         ("int4(33)", True),
+        ("int8(block=64, rounding=stochastic)", True),
         ("int4+hadamard", True),
         ("qsgd", True),
         ("strided_bits(4, 128)+hadamard", False),
@@ -27,8 +28,9 @@ MEET = Meeting(1, 3, 5, "x")
 def test_rows_are_encoded_as_each_alone(text: str, together: bool, n: int) -> None:
     codec = compressor(text)
     assert isinstance(codec, Codec) and codec.encodes_lists is together
-    rows = tensor("heavy", (4, n))
-    payloads = encoded(codec, rows, MEET)
-    assert torch.equal(payloads, torch.stack([codec.encode(row, MEET) for row in rows]))
-    apart = torch.stack([codec.decode(payload, rows[0].shape, MEET) for payload in payloads])
-    assert torch.equal(decoded(codec, payloads, rows, MEET), apart)
+    for dtype in (torch.float32, torch.bfloat16):
+        rows = tensor("heavy", (4, n)).to(dtype)
+        payloads = encoded(codec, rows, MEET)
+        assert torch.equal(payloads, torch.stack([codec.encode(row.float(), MEET) for row in rows]))
+        apart = torch.stack([codec.decode(payload, rows[0].shape, MEET) for payload in payloads])
+        assert torch.equal(decoded(codec, payloads, torch.empty_like(rows), MEET), apart.to(dtype))

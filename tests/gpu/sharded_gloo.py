@@ -21,23 +21,27 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 import laconic
 
 RANKS = 2
 STEPS = 3
-ROWS = (
-    ("none", None),
-    ("int8(256)", None),
-    ("int8(256)", "int8(256)"),
-    ("int4(128)", "int8(256)"),
-    ("int4(128)+ef", "int8(256)"),
-    ("int4(128)+loco", "int8(256)"),
-    ("strided_bits(4, 128)+loco", None),
-    ("mx_block_codecs(mxfp8)", "mx_block_codecs(mxfp8)"),
+SIZES = (4352, 777)  # with rows that are whole blocks, and with others
+ROWS: tuple[tuple[str, str | None, torch.dtype | None], ...] = (
+    ("none", None, None),
+    ("int8(256)", None, None),
+    ("int8(256)", "int8(256)", None),
+    ("int4(128)", "int8(256)", None),
+    ("int4(128)", "int8(256)", torch.bfloat16),
+    ("int4(128)+ef", "int8(256)", None),
+    ("int4(128)+loco", "int8(256)", None),
+    ("int4(128)+loco", "int8(256)", torch.bfloat16),
+    ("strided_bits(4, 128)+loco", None, None),
+    ("mx_block_codecs(mxfp8)", "mx_block_codecs(mxfp8)", torch.bfloat16),
 )
+"""How gradients and weights are sent, and in which type they are computed."""
 
 
 class Constant(nn.Module):
@@ -51,12 +55,12 @@ class Constant(nn.Module):
         return (self.weight * gradient).sum()
 
 
-def train(gradients: str, weights: str | None, device: str) -> list[Tensor]:
-    """Take a few steps, and return the whole parameters."""
-    model: Any = nn.ModuleList([Constant(1000), Constant(777)]).to(device)
-    mesh = init_device_mesh(device, (RANKS,))
+def train(gradients: str, weights: str | None, computed: torch.dtype | None, device: str) -> list[Tensor]:
+    """Take a few steps, and return this rank's shards of the parameters, and what it remembers."""
+    model: Any = nn.ModuleList(map(Constant, SIZES)).to(device)
+    mesh = DeviceMesh.from_group(dist.group.WORLD, device, mesh_dim_names=("shard",))  # `init_device_mesh` takes NCCL
     for part in model:
-        fully_shard(part, mesh=mesh)
+        fully_shard(part, mesh=mesh, mp_policy=MixedPrecisionPolicy(computed, computed))
     hooks = [laconic.fsdp_hooks(part, gradients, weights, seed=7) for part in model]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.125)
     draws = torch.Generator().manual_seed(dist.get_rank())
@@ -65,13 +69,17 @@ def train(gradients: str, weights: str | None, device: str) -> list[Tensor]:
             part(torch.randn(part.weight.shape, generator=draws).to(device)).backward()
         optimizer.step()
         optimizer.zero_grad()
+    memory = [
+        m for one in hooks for tier in one.state_dict()["memory"] for entries in tier.values() for m in entries.values()
+    ]
     for one in hooks:
         one.remove()
-    return [p.detach().full_tensor().cpu() for p in model.parameters()]
+    return [x.detach().cpu().clone() for x in (*(p.to_local() for p in model.parameters()), *memory)]
 
 
 def rank_main(folder: Path, device: str) -> None:
-    """What each rank does: keep the parameters of every row, or why there are none."""
+    """What each rank does: keep the shards of every row, or why there are none."""
+    torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     found: list[Any] = []
     for row in ROWS:
@@ -84,26 +92,28 @@ def rank_main(folder: Path, device: str) -> None:
 
 
 def main() -> int:
-    """Start the ranks on the CPU and on the GPU, and compare."""
+    """Start the ranks on the CPU and on the GPU, and compare what each rank has."""
     with tempfile.TemporaryDirectory() as folder:
         for device in ("cpu", "cuda"):
             _run(Path(folder), device)
-        reference, *others = [
-            torch.load(Path(folder) / f"{device}-{rank}.pt") for device in ("cpu", "cuda") for rank in range(RANKS)
-        ]
+        cpu, cuda = (
+            [torch.load(Path(folder) / f"{device}-{rank}.pt") for rank in range(RANKS)] for device in ("cpu", "cuda")
+        )
     bad = False
     for i, row in enumerate(ROWS):
-        said = _compared(reference[i], [other[i] for other in others])
-        bad |= said != "equal"
-        print(f"{row}: {said}")
+        said = [_compared(a[i], b[i]) for a, b in zip(cpu, cuda, strict=True)]
+        bad |= any(word != "equal" for word in said)
+        print(f"{row}: {', '.join(said)}")
     return int(bad)
 
 
-def _compared(reference: Any, others: list[Any]) -> str:
-    for found in (reference, *others):
-        if isinstance(found, str):
-            return "failed: " + found
-    apart = max(float((a - b).abs().max()) for other in others for a, b in zip(other, reference, strict=True))
+def _compared(expected: Any, found: Any) -> str:
+    for one in (expected, found):
+        if isinstance(one, str):
+            return "failed: " + one
+    if [x.shape for x in expected] != [x.shape for x in found]:
+        return "differs in shapes"
+    apart = max(float((a.double() - b.double()).abs().max()) for a, b in zip(expected, found, strict=True))
     return "equal" if apart == 0 else f"differs by {apart:.2e}"
 
 

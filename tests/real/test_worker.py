@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from laconic.real.connect import connect
+from laconic.real.staged_group import StagedGroup
 from laconic.worker import Kind
 from tests.real.pool import Pool, PoolRank
 
@@ -18,8 +19,16 @@ def everyone(member: PoolRank, shape: tuple[int, ...], dtype: torch.dtype = torc
     return torch.randint(-1000, 1000, (member.size, *shape), generator=draw).to(dtype)
 
 
-def relations(member: PoolRank, length: int) -> None:
-    group = connect().adopt(member.process_group)  # type: ignore[attr-defined]
+class AllStaged(StagedGroup):
+    """A group whose CPU tensors take the way of CUDA tensors too."""
+
+    def stages(self, tensor: torch.Tensor) -> bool:
+        return True
+
+
+def relations(member: PoolRank, length: int, staged: bool = False) -> None:
+    worker: Any = connect()
+    group = AllStaged(worker, member.process_group) if staged else worker.adopt(member.process_group)
     rank, size = member.rank, member.size
     assert (group.rank, group.size, group.ranks) == (rank, size, tuple(range(size)))
     held = everyone(member, (length,))
@@ -43,6 +52,12 @@ def relations(member: PoolRank, length: int) -> None:
     others = [held[r] for r in range(size) if r != rank]
     assert all(torch.equal(h.wait(), x) for h, x in zip(handles, others, strict=True))
     group.barrier().wait()
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_operations_on_copies_are_their_relations(pool: Pool, workers: int) -> None:
+    """What CUDA tensors do where gloo is all there is; here the copies are of CPU tensors."""
+    pool.run(relations, 17, True, workers=workers)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from laconic.errors import ContractError
 from laconic.real.connect import connect
-from laconic.real.worker import RealGroup
+from laconic.real.group import RealGroup
 from laconic.runtime.agreement import agree
 from laconic.runtime.own_device import device
 from laconic.worker import Group

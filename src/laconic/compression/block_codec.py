@@ -31,6 +31,13 @@ class BlockCodec(Codec):
     def lists(self) -> bool:
         return self.layout is not None
 
+    @property
+    def row_layout(self) -> BlockFormat | None:
+        """How hot loops write the rows of a matrix, or None where a subclass writes its messages in a way of its
+        own."""
+        own = (type(self).feed_all, type(self).means) == (BlockCodec.feed_all, BlockCodec.means)
+        return self.layout if own and self.encodes_lists else None
+
     def feed_all(
         self,
         xs: Sequence[Tensor],

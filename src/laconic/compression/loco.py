@@ -7,13 +7,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from laconic import kernels
 from laconic.compression.base import Compressor, Exchange, Outcome, State
 from laconic.compression.codec import Codec
 from laconic.compression.eight_bits import CastInt8
 from laconic.compression.error_feedback import ErrorFeedback, Remembering
 from laconic.compression.optional import conserved_of, refusal_of_memory
+from laconic.compression.owner_rows import ToOwners, row_layout, wide
 from laconic.compression.raw import Raw
 from laconic.compression.wrapper import Wrapper, Wrapping
+from laconic.kernels import BlockFormat
 from laconic.registry import knob, named_sentence, technique
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet
@@ -72,18 +75,45 @@ class ShortMemory(Wrapper):
         return state | counts | {"codes": torch.zeros(length, dtype=torch.uint8)}
 
     def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
-        codec, age, size = self.how.codec, int(state["age"]), int(state["size"])
+        age, size, codes = int(state["age"]), int(state["size"]), state["codes"]
         rest = {key: value for key, value in state.items() if key not in ("age", "size", "codes")}
-        error = codec.decode(state["codes"].clone(), x.shape, meet).to(x.dtype)
         if size != meet.size:
-            error, age = torch.zeros_like(error), 0
-        outcome = yield from self.inner.exchange(x, rest | {"error": error}, meet)
-        left, age = outcome.state.pop("error"), age + 1
+            codes, age = torch.zeros_like(codes), 0
+        layout = self._rows_layout(x)
+        if layout is None:
+            outcome = yield from self._general(x.to(wide(x)), rest, codes, meet)
+        else:
+            outcome = yield from self._fused(x, rest, codes, layout, meet)
+        age += 1
         if self.how.reset and age >= self.how.reset:
-            left, age = torch.zeros_like(left), 0
+            outcome.state["codes"], age = torch.zeros_like(codes), 0
+        # Counts stay in the host's memory: whoever reads them does not wait for a GPU.
+        counts = {"age": torch.tensor(age), "size": torch.tensor(meet.size)}
+        return Outcome(outcome.result, outcome.state | counts, outcome.sent)
+
+    def _rows_layout(self, x: Tensor) -> BlockFormat | None:
+        """Return how rows for owners are written, where memory and messages are blocks that one hot loop writes."""
+        inside = self.inner.inner if isinstance(self.inner, Remembering) else None
+        if not isinstance(inside, ToOwners) or x.ndim != 2 or self.how.bits != 8:
+            return None
+        layout = row_layout(inside.inner)
+        return None if layout is None or layout.stochastic else layout
+
+    def _fused(self, x: Tensor, rest: State, codes: Tensor, layout: BlockFormat, meet: Meet) -> Exchange:
+        """Exchange rows in as few passes over memory as the hot loop has."""
+        assert isinstance(self.inner, Remembering) and isinstance(self.inner.inner, ToOwners)
+        kept = BlockFormat("int8", "float32", _BLOCK)
+        payloads, codes = kernels.feed_short_memory(x, codes, layout, kept, self.how.blend)
+        mean = yield from self.inner.inner.scattered(payloads, x, meet)
+        return Outcome(mean, rest | {"codes": codes})
+
+    def _general(self, x: Tensor, rest: State, codes: Tensor, meet: Meet) -> Exchange:
+        codec = self.how.codec
+        error = codec.decode(codes.clone(), x.shape, meet).to(x.dtype)
+        outcome = yield from self.inner.exchange(x, rest | {"error": error}, meet)
+        left = outcome.state.pop("error")
         codes = codec.encode(left.float(), meet)
-        counts = {"age": torch.full_like(state["age"], age), "size": torch.full_like(state["size"], meet.size)}
-        return Outcome(outcome.result, outcome.state | counts | {"codes": codes}, outcome.sent)
+        return Outcome(outcome.result, outcome.state | {"codes": codes}, outcome.sent)
 
 
 named_sentence(

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from laconic.compression.base import Compressor, Exchange, Outcome, State
@@ -19,42 +18,12 @@ from laconic.compression.error_feedback import ErrorFeedback
 from laconic.compression.flat import Flat
 from laconic.compression.loco import LoCo
 from laconic.compression.none import Identity
-from laconic.compression.optional import spread_of
+from laconic.compression.owner_rows import ToOwners
 from laconic.compression.two_hop import TwoHop
 from laconic.compression.wrapper import Wrapping
 from laconic.errors import StrategyError
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet, Meets, ReduceScatter
-
-
-@dataclass(frozen=True)
-class ToOwners(Compressor):
-    """Encode a matrix with a row for each owner row by row; the result is the mean of all workers' messages for one's
-    own row. `own` tells whether somebody asks for what was sent, as a memory does."""
-
-    inner: Codec
-    own: bool = False
-
-    @property
-    def meets(self) -> Meets:
-        return "scatter"
-
-    def accepts(self, spec: TensorSpec) -> bool:
-        return self.inner.accepts(spec)
-
-    def spread(self, spec: TensorSpec) -> float:
-        return spread_of(self.inner, spec)
-
-    def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
-        rows = x.float().contiguous()
-        payloads = encoded(self.inner, rows, meet)
-        sent = decoded(self.inner, payloads, rows, meet).to(x.dtype) if self.own else None
-        received = yield meet.scatter(payloads)
-        return Outcome(self.inner.mean(received, rows[0], meet).to(x.dtype), state, sent)
-
-    def payload_bytes(self, spec: TensorSpec, size: int) -> int:
-        row = TensorSpec(spec.name, (-(-spec.numel // size),), torch.float32)
-        return size * self.inner.payload_bytes(row, size)
 
 
 @dataclass(frozen=True)
@@ -76,21 +45,6 @@ class DenseToOwners(Compressor):
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
         return spec.numel * spec.dtype.itemsize
-
-
-def encoded(codec: Codec, rows: Tensor, meet: Meet) -> Tensor:
-    """Return the payloads of the rows of a float32 matrix, stacked."""
-    if codec.encodes_lists:
-        return codec.feed_all(list(rows.unbind()), None, [meet] * len(rows)).view(len(rows), -1)
-    return torch.stack([codec.encode(row, meet) for row in rows])
-
-
-def decoded(codec: Codec, payloads: Tensor, like: Tensor, meet: Meet) -> Tensor:
-    """Return the matrix whose rows these payloads encode, in the shape of `like`."""
-    if codec.encodes_lists:
-        rows = codec.means(payloads.reshape(1, -1), [like[0].numel()] * len(like))
-        return torch.cat(rows).view(like.shape)
-    return torch.stack([codec.decode(payload, like[0].shape, meet) for payload in payloads])
 
 
 def to_owners(links: Sequence[Compressor]) -> Compressor:

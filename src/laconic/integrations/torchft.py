@@ -22,7 +22,8 @@ from laconic.compression.optional import conserved_of
 from laconic.errors import ContractError, StrategyError
 from laconic.integrations.ddp_hook import DDPHook, ddp_hook
 from laconic.real.connect import connect
-from laconic.real.worker import RealGroup, RealHandle, RealWorker, SummedHandle
+from laconic.real.group import RealGroup, RealHandle, SummedHandle
+from laconic.real.worker import RealWorker
 from laconic.runtime.counted_group import CountedGroup
 from laconic.runtime.in_flight import InFlight, complete
 from laconic.runtime.tiers import Tier

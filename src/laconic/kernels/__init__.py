@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from laconic.kernels import blocks, codes, messages, reference, sparse_messages
+from laconic.kernels import block_rows, blocks, codes, messages, reference, sparse_messages
 from laconic.kernels.draws import integers, uniform
 from laconic.kernels.lists import Packed, TensorList
 from laconic.kernels.reference.blocks import BlockFormat
@@ -30,7 +30,9 @@ __all__ = [
     "add_signs",
     "average_places",
     "bucket_scales",
+    "decode_block_rows",
     "decode_natural",
+    "encode_block_rows",
     "encode_blocks",
     "encode_columns",
     "encode_largest",
@@ -42,6 +44,7 @@ __all__ = [
     "encode_trits",
     "feed_selected",
     "feed_selected_each",
+    "feed_short_memory",
     "feed_signs",
     "hadamard",
     "hadamard_blocks",
@@ -131,7 +134,7 @@ def _of(x: Tensor | Packed) -> Any:
     return bodies(x.device.type)
 
 
-_HOMES = (messages, codes, blocks, sparse_messages)
+_HOMES = (messages, codes, blocks, block_rows, sparse_messages)
 
 
 def _lists(name: str, x: Tensor, *given: Any) -> Any:
@@ -318,6 +321,22 @@ def mean_of_blocks(
 ) -> list[Tensor]:
     means: list[Tensor] = _lists("mean_of_blocks", rows, rows, lengths, how, out, shares)
     return means
+
+
+def encode_block_rows(matrix: Tensor, how: BlockFormat, key: int) -> Tensor:
+    stacked: Tensor = _lists("encode_block_rows", matrix, matrix, how, key)
+    return stacked
+
+
+def decode_block_rows(messages: Tensor, out: Tensor, how: BlockFormat) -> None:
+    _lists("decode_block_rows", messages, messages, out, how)
+
+
+def feed_short_memory(
+    matrix: Tensor, memory: Tensor, how: BlockFormat, kept: BlockFormat, blend: float
+) -> tuple[Tensor, Tensor]:
+    found: tuple[Tensor, Tensor] = _lists("feed_short_memory", matrix, matrix, memory, how, kept, blend)
+    return found
 
 
 def norms(x: Tensor, bucket: int, norm: str) -> Tensor:

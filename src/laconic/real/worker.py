@@ -1,6 +1,6 @@
 """The real engine's worker: `torch.distributed` behind the interface of `worker.py`.
 
-gloo carries CPU tensors, NCCL carries CUDA tensors.
+gloo carries CPU tensors, NCCL carries CUDA tensors; where gloo is all there is, CUDA tensors go through the host.
 """
 
 from __future__ import annotations
@@ -10,45 +10,30 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd import Variable
-from torch.distributed.distributed_c10d import AllgatherOptions, AllreduceOptions, AllToAllOptions
 from torch.optim import Optimizer
 
 from laconic.errors import LaconicError
 from laconic.liveness.heartbeat import Heartbeat
+from laconic.real.group import RealGroup, RealHandle
 from laconic.real.recording import RecordedOperation, Recording
 from laconic.real.send_queue import QueuedSend, SendQueue
 from laconic.real.server_only_group import ServerOnlyGroup
-from laconic.runtime.counted_group import CountedGroup, sum_in_order
+from laconic.real.staged_group import group_of
 from laconic.runtime.ledger import Ledger
 from laconic.runtime.shared_memory import map_shared_tensor
 from laconic.values.process_place import ProcessPlace
 from laconic.values.run_config import RunConfig
-from laconic.worker import Actor, ActorMessage, Group, Handle, Home, Priority
+from laconic.worker import Actor, ActorMessage, Group, Home, Priority
 
 if TYPE_CHECKING:
     from laconic.rpc.channel import PendingCall
     from laconic.rpc.endpoint import Endpoint
-
-
-def _asynchronous(options: Any, **settings: Any) -> Any:
-    """Return options of a process group's own method, whose wait is left to the caller. The functions of
-    `torch.distributed` around these methods take several times as long on the host."""
-    for name, value in {"asyncOp": True, **settings}.items():
-        setattr(options, name, value)
-    return options
-
-
-_REDUCTIONS = {
-    name: _asynchronous(AllreduceOptions(), reduceOp=op)
-    for name, op in (("sum", dist.ReduceOp.SUM), ("max", dist.ReduceOp.MAX))
-}
-_GATHERING, _SCATTERING = _asynchronous(AllgatherOptions()), _asynchronous(AllToAllOptions())
 
 
 class StepSlowdown(Protocol):
@@ -56,27 +41,6 @@ class StepSlowdown(Protocol):
 
     def attach(self, model: nn.Module, optimizer: Optimizer, counts: bool) -> None: ...
     def next_step(self) -> None: ...
-
-
-class RealHandle:
-    """A handle of a `dist.Work` and its result. An error names the lost rank, as the heartbeat knows it."""
-
-    def __init__(self, work: Any, result: Any, worker: RealWorker, operation: RecordedOperation | None) -> None:
-        self.work, self.result, self._worker, self._operation = work, result, worker, operation
-        self.stream_ordered = isinstance(result, Tensor) and result.is_cuda
-
-    def done(self) -> bool:
-        return bool(self.work.is_completed())
-
-    def wait(self) -> Any:
-        begin = time.perf_counter()
-        try:
-            self.work.wait()
-        except RuntimeError as error:
-            raise self._worker.explain(error) from error
-        finally:
-            self._worker.waited(begin, self._operation)
-        return self.result
 
 
 class ActorCallHandle:
@@ -94,90 +58,6 @@ class ActorCallHandle:
             return self._call.wait()
         finally:
             self._worker.waited(begin, None)
-
-
-class SummedHandle:
-    """A handle of a reduce-scatter that is an all-to-all: the blocks that arrive are added in rank order."""
-
-    def __init__(self, blocks: RealHandle, size: int) -> None:
-        self._blocks, self._size = blocks, size
-
-    def done(self) -> bool:
-        return self._blocks.done()
-
-    def wait(self) -> Tensor:
-        return sum_in_order(self._blocks.wait().view(self._size, -1).unbind())
-
-
-class RealGroup(CountedGroup):
-    """The collectives and messages of one `torch.distributed` process group."""
-
-    def __init__(self, worker: RealWorker, process_group: dist.ProcessGroup) -> None:
-        ranks = tuple(dist.get_process_group_ranks(process_group))
-        super().__init__(dist.get_rank(process_group), ranks, worker.ledger, worker.host_size)
-        self._worker, self.process_group = worker, process_group
-
-    def barrier(self) -> RealHandle:
-        return self._start("barrier", None, None, lambda: dist.barrier(self.process_group, async_op=True))
-
-    def _all_reduce(self, tensor: Tensor, op: str) -> RealHandle:
-        return self._start(
-            "all_reduce", tensor, tensor, lambda: self.process_group.allreduce([tensor], _REDUCTIONS[op])
-        )
-
-    def _all_gather(self, tensor: Tensor, out: Tensor | None) -> RealHandle:
-        flat, group = tensor.contiguous().view(-1), self.process_group
-        result = tensor.new_empty(self.size, *tensor.shape) if out is None else out
-        rows = result.view(-1)
-        return self._start("all_gather", tensor, result, lambda: group._allgather_base(rows, flat, _GATHERING))
-
-    def _all_to_all(
-        self, tensor: Tensor, sends: list[int], receives: list[int], out: Tensor | None, name: str = "all_to_all"
-    ) -> RealHandle:
-        into, group = tensor.new_empty(sum(receives)) if out is None else out.view(-1), self.process_group
-        return self._start(name, tensor, into, lambda: group.alltoall_base(into, tensor, receives, sends, _SCATTERING))
-
-    def _reduce_scatter(self, flat: Tensor) -> RealHandle | SummedHandle:
-        if flat.device.type == "cpu":  # gloo's own sends twice what it should (bench/ledger.py)
-            lengths = [flat.numel() // self.size] * self.size
-            return SummedHandle(self._all_to_all(flat, lengths, lengths, None, "reduce_scatter"), self.size)
-        out = flat.new_empty(flat.numel() // self.size)
-        return self._start(
-            "reduce_scatter", flat, out, lambda: _reduce_scatter(out, flat, group=self.process_group, async_op=True)
-        )
-
-    def _broadcast(self, tensor: Tensor, root: int) -> RealHandle:
-        source, group = self.ranks[root], self.process_group
-        return self._start("broadcast", tensor, tensor, lambda: dist.broadcast(tensor, source, group, async_op=True))
-
-    def _send(self, tensor: Tensor, to: int, tag: int) -> RealHandle:
-        peer = self.ranks[to]
-        handle = self._start("send", tensor, tensor, lambda: dist.isend(tensor, peer, self.process_group, tag))
-        return self._worker.hold(handle)
-
-    def _receive(self, tensor: Tensor, source: int, tag: int) -> RealHandle:
-        peer = self.ranks[source]
-        handle = self._start("receive", tensor, tensor, lambda: dist.irecv(tensor, peer, self.process_group, tag))
-        return self._worker.hold(handle)
-
-    def _swap(self, sends: Sequence[tuple[Tensor, int]], receives: Sequence[tuple[Tensor, int]]) -> Sequence[Handle]:
-        if not any(x.is_cuda for x, _ in (*sends, *receives)):
-            return super()._swap(sends, receives)
-        operations = [dist.P2POp(dist.isend, x, self.ranks[to], self.process_group) for x, to in sends]
-        operations += [dist.P2POp(dist.irecv, x, self.ranks[source], self.process_group) for x, source in receives]
-        # One after another, two neighbours that both send first would wait for each other for ever: NCCL's sends wait.
-        works = dist.batch_isend_irecv(operations)
-        return [self._start("swap", None, None, partial(_itself, work)) for work in works]
-
-    def _start(self, name: str, tensor: Tensor | None, result: Any, begin: Callable[[], Any]) -> RealHandle:
-        recording = self._worker.recording
-        if recording is None:
-            return RealHandle(begin(), result, self._worker, None)
-        operation = recording.start_operation(name, tensor)
-        work = begin()
-        if tensor is None or tensor.device.type == "cpu":  # a CUDA future is ready as soon as the kernel is queued
-            operation.follow(work)
-        return RealHandle(work, result, self._worker, operation)
 
 
 class RealWorker:
@@ -200,7 +80,7 @@ class RealWorker:
         self.size: int = dist.get_world_size() if place is None else place[1]
         self.world: RealGroup | ServerOnlyGroup
         if place is None:
-            self.world = RealGroup(self, dist.group.WORLD)  # type: ignore[arg-type]
+            self.world = group_of(self, dist.group.WORLD)  # type: ignore[arg-type]
         else:
             self.world = ServerOnlyGroup(place[0], tuple(range(place[1])))
         self._groups: dict[tuple[int, ...], RealGroup | ServerOnlyGroup] = {self.world.ranks: self.world}
@@ -248,7 +128,7 @@ class RealWorker:
             self._groups[key] = ServerOnlyGroup(key.index(self.rank) if self.rank in key else -1, key)
         if key not in self._groups:
             process_group = dist.new_group(list(key), timeout=timedelta(minutes=30))
-            self._groups[key] = RealGroup(self, process_group)
+            self._groups[key] = group_of(self, process_group)
         return self._groups[key]
 
     def hold(self, handle: RealHandle) -> RealHandle:
@@ -261,7 +141,7 @@ class RealWorker:
     def adopt(self, process_group: dist.ProcessGroup) -> RealGroup:
         """Return a process group that the user made (`process_group=`, a mesh's dimension) as a group of this
         worker."""
-        return RealGroup(self, process_group)
+        return group_of(self, process_group)
 
     def shared_memory(self, group: Group, numel: int, dtype: torch.dtype) -> Tensor:
         return map_shared_tensor(group, numel, dtype)
@@ -317,11 +197,3 @@ class RealWorker:
         lost."""
         lost = self.heartbeat.explain(error) if self.heartbeat is not None else None
         return lost if lost is not None else error
-
-
-def _itself(work: Any) -> Any:
-    return work
-
-
-# torch 2.13 renamed this; the old name warns there and the new one is missing before.
-_reduce_scatter: Callable[..., Any] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor

@@ -20,7 +20,7 @@ from laconic.literals import shown
 if TYPE_CHECKING:
     from torch import nn, optim
 
-    from laconic.real.worker import RealGroup
+    from laconic.real.group import RealGroup
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from torch import nn, optim
 
 from laconic.errors import ContractError
 from laconic.experiments.rivals.base import Rival, RivalContext
-from laconic.real.worker import RealGroup, RealWorker
+from laconic.real.group import RealGroup
+from laconic.real.worker import RealWorker
 from laconic.runtime.agreement import agree, describe
 from laconic.runtime.handed_over import mark_as_rivals
 from laconic.worker import Worker

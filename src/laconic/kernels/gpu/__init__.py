@@ -2,8 +2,8 @@
 launch."""
 
 from laconic.kernels.gpu.block_rotation import hadamard_blocks
-from laconic.kernels.gpu.blocks import encode_blocks
-from laconic.kernels.gpu.blocks_received import mean_of_blocks
+from laconic.kernels.gpu.blocks import encode_block_rows, encode_blocks
+from laconic.kernels.gpu.blocks_received import decode_block_rows, mean_of_blocks
 from laconic.kernels.gpu.buckets import add_levels, add_levels_of_nibbles, bucket_scales, quantize
 from laconic.kernels.gpu.columns import encode_columns
 from laconic.kernels.gpu.columns_received import mean_of_columns
@@ -18,6 +18,7 @@ from laconic.kernels.gpu.outer import outer_products, replace_columns
 from laconic.kernels.gpu.rotation import hadamard, rotate, rotate_back
 from laconic.kernels.gpu.rounding import round_randomly
 from laconic.kernels.gpu.selection import feed_selected, feed_selected_each, passing, passing_each, select
+from laconic.kernels.gpu.short_memory import feed_short_memory
 from laconic.kernels.gpu.signs import encode_signs
 from laconic.kernels.gpu.sparse_means import mean_of_sparse
 from laconic.kernels.gpu.sparse_messages import encode_largest, encode_sampled
@@ -31,7 +32,9 @@ __all__ = [
     "add_levels_of_nibbles",
     "average_places",
     "bucket_scales",
+    "decode_block_rows",
     "decode_natural",
+    "encode_block_rows",
     "encode_blocks",
     "encode_columns",
     "encode_largest",
@@ -43,6 +46,7 @@ __all__ = [
     "encode_trits",
     "feed_selected",
     "feed_selected_each",
+    "feed_short_memory",
     "hadamard",
     "hadamard_blocks",
     "largest",

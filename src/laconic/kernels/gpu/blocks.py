@@ -15,16 +15,26 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from laconic.kernels import blocks, reference
+from laconic.kernels import block_rows, blocks, reference
 from laconic.kernels.gpu.block_codes import constants, integer, power_code, power_inverse, power_value, share_of
 from laconic.kernels.gpu.block_codes import short_float as short
 from laconic.kernels.gpu.lists import keys_of, pointers, starts, table, tiled
-from laconic.kernels.gpu.triton_helpers import finite, key_of, loaded, located, pointed, put_number, stored
+from laconic.kernels.gpu.triton_helpers import (
+    finite,
+    key_of,
+    loaded,
+    located,
+    pointed,
+    put_number,
+    stored,
+    widened,
+)
 from laconic.kernels.lists import listed
 from laconic.kernels.reference.blocks import BlockFormat
 
 _TILE = 1024  # elements that a warp holds
 _LEAST, _MOST = 16, 4096  # blocks between which a warp or a few hold one in registers
+READ = (torch.float32, torch.bfloat16, torch.float16)  # what rows of a matrix may be
 
 
 @triton.jit
@@ -81,7 +91,7 @@ def _encode_tile(x, error, found, share, rest, base, low, high, codes, scales, B
     WIDTH: tl.constexpr = BLOCK if BLOCK else TILE
     ROWS: tl.constexpr = TILE // WIDTH
     i = tl.arange(0, ROWS)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
-    v = loaded(x, i, rest, MASKED)
+    v = widened(loaded(x, i, rest, MASKED))
     if FED:
         v += loaded(error, i, rest, MASKED)
     if BLOCK:
@@ -130,6 +140,27 @@ def _encode_tile(x, error, found, share, rest, base, low, high, codes, scales, B
         _put_scales(scales, pattern, power, tl.where(base == 0, rest, 0), WIDTH, ROWS, E8M0, EVEN)
 
 
+@triton.jit
+def _encode_at(x, error, found, share, n, base, low, high, codes, BLOCK: tl.constexpr, TILE: tl.constexpr,
+               BITS: tl.constexpr, RANDOM: tl.constexpr, CEIL: tl.constexpr, FED: tl.constexpr, SHARED: tl.constexpr,
+               EVEN: tl.constexpr, MANTISSA: tl.constexpr, BIAS: tl.constexpr, MOST: tl.constexpr, LAST: tl.constexpr,
+               TOP: tl.constexpr, POWER: tl.constexpr, E8M0: tl.constexpr):  # fmt: skip
+    """Encode the tile at `base` of a tensor of n values, whose part of the message begins at `codes`."""
+    length = (n * BITS + 7) // 8
+    if EVEN:
+        length = tl.multiple_of(length, 4)
+    scales = codes + length
+    if BLOCK:
+        scales += base // BLOCK * (1 if E8M0 else 4)
+    codes += base // (8 // BITS)
+    if base + TILE <= n:
+        _encode_tile(x, error, found, share, n - base, base, low, high, codes, scales, BLOCK, TILE, BITS, RANDOM, CEIL,
+                     FED, SHARED, EVEN, False, MANTISSA, BIAS, MOST, LAST, TOP, POWER, E8M0)  # fmt: skip
+    else:
+        _encode_tile(x, error, found, share, n - base, base, low, high, codes, scales, BLOCK, TILE, BITS, RANDOM, CEIL,
+                     FED, SHARED, EVEN, True, MANTISSA, BIAS, MOST, LAST, TOP, POWER, E8M0)  # fmt: skip
+
+
 @triton.jit(do_not_specialize=["keys"])
 def _encode_blocks(x, error, found, shares, place_0, place_1, place_2, keys, message, codes_at, BLOCK: tl.constexpr,
                    TILE: tl.constexpr, BITS: tl.constexpr, RANDOM: tl.constexpr, CEIL: tl.constexpr,
@@ -152,19 +183,25 @@ def _encode_blocks(x, error, found, shares, place_0, place_1, place_2, keys, mes
         if EVEN:
             at = tl.multiple_of(at, 4)
         codes += at
-    length = (n * BITS + 7) // 8
+    _encode_at(x, error, found + number, share, n, base, low, high, codes, BLOCK, TILE, BITS, RANDOM, CEIL, FED, SHARED,
+               EVEN, MANTISSA, BIAS, MOST, LAST, TOP, POWER, E8M0)  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["key"])
+def _encode_rows(x, n, key, message, size, BLOCK: tl.constexpr, TILE: tl.constexpr, BITS: tl.constexpr,
+                 RANDOM: tl.constexpr, CEIL: tl.constexpr, EVEN: tl.constexpr, MANTISSA: tl.constexpr,
+                 BIAS: tl.constexpr, MOST: tl.constexpr, LAST: tl.constexpr, TOP: tl.constexpr, POWER: tl.constexpr,
+                 E8M0: tl.constexpr):  # fmt: skip
+    row, base = tl.program_id(1).to(tl.int64), tl.program_id(0).to(tl.int64) * TILE
+    low, high = tl.full([], 0, tl.uint32), tl.full([], 0, tl.uint32)
+    if RANDOM:
+        low, high = key_of(key, 0)
+    at = row * size
     if EVEN:
-        length = tl.multiple_of(length, 4)
-    scales = codes + length
-    if BLOCK:
-        scales += base // BLOCK * (1 if E8M0 else 4)
-    codes += base // (8 // BITS)
-    if base + TILE <= n:
-        _encode_tile(x, error, found + number, share, n - base, base, low, high, codes, scales, BLOCK, TILE, BITS,
-                     RANDOM, CEIL, FED, SHARED, EVEN, False, MANTISSA, BIAS, MOST, LAST, TOP, POWER, E8M0)  # fmt: skip
-    else:
-        _encode_tile(x, error, found + number, share, n - base, base, low, high, codes, scales, BLOCK, TILE, BITS,
-                     RANDOM, CEIL, FED, SHARED, EVEN, True, MANTISSA, BIAS, MOST, LAST, TOP, POWER, E8M0)  # fmt: skip
+        at = tl.multiple_of(at, 4)
+    x += row * n + base
+    _encode_at(x, x, x, 1.0, tl.full([], 0, tl.int64) + n, base, low, high, message + at, BLOCK, TILE, BITS, RANDOM,
+               CEIL, False, False, EVEN, MANTISSA, BIAS, MOST, LAST, TOP, POWER, E8M0)  # fmt: skip
 
 
 def fits(how: BlockFormat) -> bool:
@@ -209,3 +246,18 @@ def encode_blocks(
         **constants(how), num_warps=tile // _TILE, enable_fp_fusion=False,
     )  # fmt: skip
     return message
+
+
+def encode_block_rows(matrix: Tensor, how: BlockFormat, key: int) -> Tensor:
+    rows, n = matrix.shape
+    if not fits(how) or not how.block or matrix.dtype not in READ or not matrix.is_contiguous():
+        return block_rows.encode_block_rows(reference, matrix, how, key)
+    size, tile = how.message_bytes(n), max(_TILE, how.block)
+    messages = torch.empty(rows, size, dtype=torch.uint8, device=matrix.device)
+    if matrix.numel():
+        even = size % 4 == 0 and how.code_bytes(n) % 4 == 0
+        _encode_rows[(-(-n // tile), rows)](
+            matrix, n, keys_of([key], matrix.device), messages, size, how.block, tile, how.width, how.stochastic,
+            how.ceil, EVEN=even, **constants(how), num_warps=tile // _TILE, enable_fp_fusion=False,
+        )  # fmt: skip
+    return messages

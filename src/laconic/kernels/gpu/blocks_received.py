@@ -13,13 +13,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from laconic.kernels import blocks, reference
+from laconic.kernels import block_rows, blocks, reference
 from laconic.kernels.gpu.block_codes import constants, float_value, power_value
-from laconic.kernels.gpu.blocks import fits, layout
+from laconic.kernels.gpu.blocks import READ, fits, layout
 from laconic.kernels.gpu.eligibility import averaged, plain, unrolled
 from laconic.kernels.gpu.lists import destinations, table, tiled
 from laconic.kernels.gpu.means import begin_of, eights, in_order, scales_at
-from laconic.kernels.gpu.triton_helpers import located, stored
+from laconic.kernels.gpu.triton_helpers import located, narrowed, stored
 from laconic.kernels.reference.blocks import BlockFormat
 
 _TILE = 512
@@ -106,7 +106,7 @@ def _mean(rows, stride, workers, scales, total, share, rest, TILE: tl.constexpr,
     means = averaged(in_order(totals, TILE), workers, WORKERS)
     if SHARED:
         means = means * share
-    stored(total, tl.arange(0, TILE), rest, means, MASKED)
+    stored(total, tl.arange(0, TILE), rest, narrowed(means, total), MASKED)
 
 
 @triton.jit
@@ -158,3 +158,43 @@ def mean_of_blocks(
         **form, num_warps=-(-tile // 1024), enable_fp_fusion=False,
     )  # fmt: skip
     return found
+
+
+@triton.jit
+def _rows_decoded(messages, size, out, n, TILE: tl.constexpr, BLOCK: tl.constexpr, BITS: tl.constexpr,
+                  ALIGNED: tl.constexpr, MANTISSA: tl.constexpr, BIAS: tl.constexpr, MOST: tl.constexpr,
+                  LAST: tl.constexpr, E8M0: tl.constexpr):  # fmt: skip
+    """Write the values of a row's message, in the type of `out`."""
+    row, base = tl.program_id(1).to(tl.int64), tl.program_id(0).to(tl.int64) * TILE
+    at = row * size
+    if ALIGNED:
+        at = tl.multiple_of(at, 8 if ALIGNED == 8 else 4)
+    n = tl.full([], 0, tl.int64) + n
+    codes = messages + at
+    scales = codes + (n * BITS + 7) // 8 + base // BLOCK * (1 if E8M0 else 4)
+    codes += base // 8 * BITS
+    out += row * n + base
+    if base + TILE <= n:
+        _mean(codes, size, 1, scales, out, 1.0, n - base, TILE, BLOCK, BITS, 1, ALIGNED, False, False, MANTISSA, BIAS,
+              MOST, LAST, E8M0)  # fmt: skip
+    else:
+        _mean(codes, size, 1, scales, out, 1.0, n - base, TILE, BLOCK, BITS, 1, ALIGNED, False, True, MANTISSA, BIAS,
+              MOST, LAST, E8M0)  # fmt: skip
+
+
+def decode_block_rows(messages: Tensor, out: Tensor, how: BlockFormat) -> None:
+    rows, n = out.shape
+    contiguous = messages.is_contiguous() and out.is_contiguous()
+    if not fits(how) or not how.block or not contiguous or out.dtype not in READ:
+        block_rows.decode_block_rows(reference, messages, out, how)
+        return
+    if not out.numel():
+        return
+    size, tile = how.message_bytes(n), max(_TILE, how.block)
+    places = (size, how.code_bytes(n), messages.data_ptr())
+    unit = min(8 if where % 8 == 0 else 4 if where % 4 == 0 else 0 for where in places)
+    form = {name: value for name, value in constants(how).items() if name not in ("TOP", "POWER")}
+    _rows_decoded[(-(-n // tile), rows)](
+        messages, size, out, n, tile, how.block, how.width, min(unit, how.width), **form, num_warps=-(-tile // 1024),
+        enable_fp_fusion=False,
+    )  # fmt: skip

@@ -115,6 +115,27 @@ def stored(pointer, i, rest, x, MASKED: tl.constexpr):
 
 
 @triton.jit
+def widened(x):
+    """Return values as float32. Triton's interpreter takes a bfloat16 that is subnormal for another number."""
+    if INTERPRETED and x.dtype == tl.bfloat16:
+        return (x.to(tl.uint16, bitcast=True).to(tl.uint32) << 16).to(tl.float32, bitcast=True)
+    else:
+        return x.to(tl.float32)
+
+
+@triton.jit
+def narrowed(x, pointer):
+    """Return float32 values in the type that a pointer points to, the nearest ones. Triton's interpreter cuts those of
+    bfloat16 off."""
+    if INTERPRETED and pointer.dtype.element_ty == tl.bfloat16:
+        bits = x.to(tl.uint32, bitcast=True)
+        nearest = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+        return tl.where(x == x, nearest, 0x7FC0).to(tl.uint16).to(tl.bfloat16, bitcast=True)
+    else:
+        return x.to(pointer.dtype.element_ty)
+
+
+@triton.jit
 def finite(x):
     """Return x with zero in place of values that are not finite: an overflow must not be remembered for ever."""
     return tl.where(tl.abs(x) < float("inf"), x, 0.0)

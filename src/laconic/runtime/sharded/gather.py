@@ -12,7 +12,7 @@ from laconic.compression.chain import chain
 from laconic.compression.codec import Codec
 from laconic.compression.gradient_differences import EF21
 from laconic.compression.none import Identity
-from laconic.compression.to_owners import decoded
+from laconic.compression.owner_rows import decoded, encoded
 from laconic.errors import StrategyError
 from laconic.runtime.tiers import Tier
 from laconic.strategy import Sentence
@@ -84,10 +84,12 @@ class ShardGather:
         spec = TensorSpec(name, (shard.numel(),), shard.dtype)
         codec = tier.compressor
         if not isinstance(codec, Codec) or not codec.accepts(spec) or (tier.sends_differences and copy is None):
-            rows.copy_((yield from tier.carry(Gather(shard.clone()))))
+            gathered = yield from tier.carry(Gather(shard.clone(), out=rows))
+            if gathered.data_ptr() != rows.data_ptr():
+                rows.copy_(gathered)
         else:
             known = None if copy is None else copy.view(rows.shape).float()
-            yield from self._decode(codec, spec, shard.float(), known, rows)
+            yield from self._decode(codec, spec, shard, known, rows)
         if tier.sends_differences:
             self.copies[name] = out.clone()
 
@@ -99,7 +101,9 @@ class ShardGather:
         meet = tier.meeting(spec, step)
         tier.coded("encode", tier.compression, (spec.numel,))
         sent = shard if known is None else shard - known[tier.group.rank]
-        payloads = yield from tier.carry(Gather(codec.encode(sent, meet)))
-        values = decoded(codec, payloads, rows, meet)
-        rows.copy_(values if known is None else known.add_(values))
+        payloads = yield from tier.carry(Gather(encoded(codec, sent[None], meet)[0]))
+        if known is None:
+            decoded(codec, payloads, rows, meet)
+        else:
+            rows.copy_(known.add_(decoded(codec, payloads, torch.empty_like(known), meet)))
         tier.coded("decode", tier.compression, (rows.numel(),))

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from laconic.compression.base import Compressor
+from laconic.compression.loco import ShortMemory
+from laconic.compression.owner_rows import ToOwners
 from laconic.compression.to_owners import DenseToOwners, to_owners
 from laconic.errors import StrategyError
 from laconic.runtime.in_flight import run_exchanges
@@ -40,7 +42,8 @@ class OwnersTier(Tier):
             return plain.result  # type: ignore[no-any-return]
         self.coded("encode", self.compression, (spec.numel,))
         spec = widened(spec)  # a memory of 16 bits would forget
-        values = rows.to(spec.dtype)
+        reads_short = isinstance(self.compressor, ToOwners | ShortMemory)
+        values = rows if reads_short else rows.to(spec.dtype)
         exchange = self.compressor.exchange(values, self.state_of(spec, values), self.meeting(spec, step))
         (outcome,) = yield from run_exchanges([exchange], self.carry)
         self.coded("decode", self.compression, (spec.numel // len(rows),))
