@@ -78,6 +78,19 @@ def test_a_group_computes_when_it_has_arrived_and_before_the_next_has() -> None:
         assert seen == [[other < end for other in range(7)] for end in arrived]
 
 
+def test_who_calls_no_layers_lets_them_arrive_by_number() -> None:
+    plain, model, x = nets(0, 24)
+    switched = Switched(model, x)
+    for ends in cuts(7):
+        switched.region.fill_(255)
+        switched.send(ends)
+        for layer in (0, 3, 6):
+            switched.arrive(layer)
+            end = next(end for end in ends if end > layer)
+            assert [not one.bias.isnan().any() for one in switched.layers] == [number < end for number in range(7)]
+        assert torch.equal(model(x), plain(x))
+
+
 def test_models_take_turns_in_one_region() -> None:
     (plain, model, x), (other_plain, other, _) = nets(0, 16), nets(1, 40)
     region = torch.empty(max(bytes_needed(model), bytes_needed(other)), dtype=torch.uint8)
