@@ -106,22 +106,24 @@ class Training:
         synchronize(self.device)
         return steps / (time.monotonic() - begin)
 
-    def kernel_seconds(self, steps: int = 5) -> float:
-        """Return for how long kernels run in a step, as a profile shows it, 0 where it shows none; on a CPU, a step's
-        seconds."""
-        if self.device != "cuda":
-            return 1 / self.rate(0.05)
-        activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-        with torch.profiler.profile(activities=activities) as profile:
-            for _ in range(steps):
-                self.step()
-            synchronize(self.device)
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "trace.json"
-            profile.export_chrome_trace(str(path))
-            events = json.loads(path.read_text())["traceEvents"]
-        on_gpu = ("kernel", "gpu_memcpy", "gpu_memset")
-        return sum(event["dur"] for event in events if event.get("cat") in on_gpu) / 1e6 / steps
+    def kernel_seconds(self) -> float:
+        """Return for how long kernels run in a step; on a CPU, a step's seconds."""
+        return kernel_seconds(self.step) if self.device == "cuda" else 1 / self.rate(0.05)
+
+
+def kernel_seconds(step: Callable[[], object], steps: int = 5) -> float:
+    """Return for how long kernels run in a step on the GPU, as a profile shows it; 0 where it shows none."""
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profile:
+        for _ in range(steps):
+            step()
+        torch.cuda.synchronize()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        profile.export_chrome_trace(str(path))
+        events = json.loads(path.read_text())["traceEvents"]
+    on_gpu = ("kernel", "gpu_memcpy", "gpu_memset")
+    return sum(event["dur"] for event in events if event.get("cat") in on_gpu) / 1e6 / steps
 
 
 def trial(kind: str, device: str, small: bool) -> tuple[nn.Module, tuple[Tensor, Tensor]]:

@@ -6,15 +6,17 @@ import copy
 import multiprocessing
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import torch
+from bench.sharing.captured import Captured
 from bench.sharing.cold import BATCH, from_nothing
-from bench.sharing.models import synchronize
+from bench.sharing.models import kernel_seconds, synchronize
 from bench.sharing.residual_net import residual_net
 from bench.sharing.rows import Rows, spread
 from bench.sharing.workers import Failed
@@ -45,48 +47,37 @@ def pipeline(rows: Rows, device: str, small: bool, repeats: int) -> tuple[int, .
     nbytes, compute, way = switched.nbytes, switched.layer_seconds(x, repeats=9), switched.transfer(9)
     begin = time.perf_counter()
     chosen = group(nbytes, compute, way)
+    searched = time.perf_counter() - begin
+    with torch.no_grad():
+        kernels = kernel_seconds(partial(switched.model, x)) if device == "cuda" else 0.0
     rows.add(
         "switch",
         case="profile",
         layers=len(nbytes),
         megabytes=sum(nbytes) / 1e6,
         forward_ms=1e3 * sum(compute),
+        kernel_ms=1e3 * kernels,
         gigabytes_a_second=way.bytes_per_second / 1e9,
         call_us=1e6 * way.call_seconds,
-        search_seconds=time.perf_counter() - begin,
+        search_seconds=searched,
         layer_bytes=nbytes,
         layer_ms=[1e3 * seconds for seconds in compute],
     )
     count = len(nbytes)
-    ways: dict[str, tuple[int, ...]] = {
-        "transfer, then execute": (count,),
-        "each layer": tuple(range(1, count + 1)),
-        "pipelined": chosen.ends,
-    }
-    taken: dict[str, list[float]] = {name: [] for name in ways}
-    off = 0.0
-    for turn in range(3 * repeats + 2):
-        for name, ends in ways.items():
-            synchronize(device)
-            begin = time.perf_counter()
-            found = switched.start(ends, x)
-            synchronize(device)
-            if turn > 1:
-                taken[name].append(time.perf_counter() - begin)
-            off = max(off, float((found - right).abs().max() / right.abs().max()))
-    medians = {name: spread(values) for name, values in taken.items()}
-    for name, ends in ways.items():
-        predicted = finish(nbytes, compute, ends, way)
-        rows.add(
-            "switch",
-            case=name,
-            ms={key: 1e3 * value for key, value in medians[name].items()},
-            predicted_ms=1e3 * predicted,
-            error=predicted / medians[name]["median"] - 1,
-            groups=len(ends),
-            pipelined_is_faster_by=medians[name]["median"] / medians["pipelined"]["median"],
-        )
-    rows.add("switch", case="outputs", largest_relative_difference=off, ends=list(chosen.ends))
+    groupings = {"one group": (count,), "each layer": tuple(range(1, count + 1)), "pipelined": chosen.ends}
+
+    def in_turn() -> Tensor:
+        switched.bring()
+        synchronize(device)
+        with torch.no_grad():
+            return switched.model(x)
+
+    ways = {name: partial(switched.start, ends, x) for name, ends in groupings.items()}
+    _compare(rows, "", {"transfer, then execute": in_turn, **ways}, groupings, nbytes, compute, way, right, repeats)
+    try:
+        _as_graphs(rows, switched, x, way, right, repeats)
+    except Exception as error:
+        rows.add("switch", case="graphs", failed=f"{type(error).__name__}: {str(error)[:300]}")
     slow = Transfer(12e9, way.call_seconds)
     whole, best = finish(nbytes, compute, (count,), slow), group(nbytes, compute, slow)
     rows.add(
@@ -107,6 +98,71 @@ def pipeline(rows: Rows, device: str, small: bool, repeats: int) -> tuple[int, .
         plain.append(time.perf_counter() - begin)
     rows.add("switch", case="model.to(device), from memory that is not pinned", ms=spread([1e3 * t for t in plain]))
     return chosen.ends
+
+
+def _compare(
+    rows: Rows,
+    prefix: str,
+    ways: Mapping[str, Callable[[], Tensor]],
+    groupings: Mapping[str, Sequence[int]],
+    nbytes: Sequence[float],
+    compute: Sequence[float],
+    way: Transfer,
+    right: Tensor,
+    repeats: int,
+) -> None:
+    """Time ways to start a model, in turns, beside what is predicted of their groups."""
+    device = right.device.type
+    taken: dict[str, list[float]] = {name: [] for name in ways}
+    off = 0.0
+    for turn in range(3 * repeats + 2):
+        for name, start in ways.items():
+            synchronize(device)
+            begin = time.perf_counter()
+            found = start()
+            synchronize(device)
+            if turn > 1:
+                taken[name].append(time.perf_counter() - begin)
+            off = max(off, float((found - right).abs().max() / right.abs().max()))
+    medians = {name: spread(values) for name, values in taken.items()}
+    for name in ways:
+        ends = groupings.get(name, (len(nbytes),))
+        predicted = finish(nbytes, compute, ends, way)
+        rows.add(
+            "switch",
+            case=prefix + name,
+            ms={key: 1e3 * value for key, value in medians[name].items()},
+            predicted_ms=1e3 * predicted,
+            error=predicted / medians[name]["median"] - 1,
+            groups=len(ends),
+            pipelined_is_faster_by=medians[name]["median"] / medians["pipelined"]["median"],
+        )
+    ends = list(groupings["pipelined"])
+    rows.add("switch", case=f"{prefix}outputs", largest_relative_difference=off, ends=ends)
+
+
+def _as_graphs(rows: Rows, switched: Switched, x: Tensor, way: Transfer, right: Tensor, repeats: int) -> None:
+    """Do the same with stages that are CUDA graphs: a bottleneck each, and what is before and behind these."""
+    parts = list(switched.model.children())
+    stages = [nn.Sequential(*parts[:4]), *parts[4:-3], nn.Sequential(*parts[-3:])]
+    captured = Captured(switched, stages, x)
+    nbytes = captured.nbytes
+    compute = captured.stage_seconds() if x.device.type == "cuda" else [1e-3] * len(stages)
+    chosen, count = group(nbytes, compute, way), len(stages)
+    rows.add("switch", case="graphs: profile", stages=count, forward_ms=1e3 * sum(compute))
+    groupings = {"one group": (count,), "each stage": tuple(range(1, count + 1)), "pipelined": chosen.ends}
+
+    def in_turn() -> Tensor:
+        switched.bring()
+        synchronize(x.device.type)
+        return captured.compute()
+
+    ways = {name: partial(captured.start, ends) for name, ends in groupings.items()}
+    ways = {"transfer, then execute": in_turn, **ways}
+    _compare(rows, "graphs: ", ways, groupings, nbytes, compute, way, right, repeats)
+    slow = Transfer(12e9, way.call_seconds)
+    whole, best = finish(nbytes, compute, (count,), slow), group(nbytes, compute, slow)
+    rows.add("switch", case="graphs: the model alone, at 12 GB/s", predicted_faster_by=whole / best.seconds)
 
 
 def standing_by(pipe: Connection, ends: tuple[int, ...], device: str, small: bool) -> None:

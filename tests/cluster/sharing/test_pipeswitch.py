@@ -62,6 +62,33 @@ def test_a_residual_net_starts_sooner_than_after_its_transfer(call: float) -> No
     assert 1 < len(found.ends) < 152
 
 
+def best_by_programming(nbytes: list[float], compute: list[float], way: Transfer) -> float:
+    """The same by dynamic programming over the number of groups: with it and the layers, what was sent is fixed."""
+    copied = np.concatenate([[0.0], np.cumsum(nbytes) / way.bytes_per_second])
+    worked = np.concatenate([[0.0], np.cumsum(compute)])
+    done, best = np.where(np.arange(len(copied)) == 0, 0.0, np.inf), np.inf
+    for groups in range(1, len(copied)):
+        sent = groups * way.call_seconds + copied
+        done = np.array(
+            [
+                np.min(np.maximum(sent[e], done[:e]) + worked[e] - worked[:e]) if e else np.inf
+                for e in range(len(copied))
+            ]
+        )
+        best = min(best, float(done[-1]))
+    return best
+
+
+@pytest.mark.technique("pipeswitch", check=1)
+@pytest.mark.parametrize("faster", [1.0, 0.3])
+def test_the_search_ends_for_hundreds_of_layers_whichever_takes_longer(faster: float) -> None:
+    nbytes, compute = residual_net()
+    way, seconds = Transfer(12e9, 10e-6), [faster * s for s in compute]
+    found = group(nbytes, seconds, way)
+    assert found.seconds == pytest.approx(finish(nbytes, seconds, found.ends, way), rel=1e-12)
+    assert found.seconds == pytest.approx(best_by_programming(nbytes, seconds, way), rel=1e-9)
+
+
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ClusterError, match="every layer"):
         group([1.0], [], Transfer(1.0))

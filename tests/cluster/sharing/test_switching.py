@@ -50,6 +50,7 @@ def cuts(count: int) -> list[tuple[int, ...]]:
 def test_a_model_that_comes_in_groups_computes_the_same(seed: int, width: int) -> None:
     plain, model, x = nets(seed, width)
     switched = Switched(model, x)
+    assert torch.equal(model(x), plain(x))  # it is there already
     assert len(switched.nbytes) == 7 and sum(switched.nbytes) == bytes_needed(plain) == switched.region.numel()
     for ends in cuts(7):
         switched.region.fill_(255)  # not a number, in every float
@@ -75,6 +76,19 @@ def test_a_group_computes_when_it_has_arrived_and_before_the_next_has() -> None:
             hook.remove()
         arrived = [next(end for end in ends if end > layer) for layer in range(7)]
         assert seen == [[other < end for other in range(7)] for end in arrived]
+
+
+def test_who_calls_no_layers_lets_them_arrive_by_number() -> None:
+    plain, model, x = nets(0, 24)
+    switched = Switched(model, x)
+    for ends in cuts(7):
+        switched.region.fill_(255)
+        switched.send(ends)
+        for layer in (0, 3, 6):
+            switched.arrive(layer)
+            end = next(end for end in ends if end > layer)
+            assert [not one.bias.isnan().any() for one in switched.layers] == [number < end for number in range(7)]
+        assert torch.equal(model(x), plain(x))
 
 
 def test_models_take_turns_in_one_region() -> None:
@@ -113,10 +127,12 @@ def test_what_cannot_be_is_refused() -> None:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_no_group_computes_before_it_has_come_to_a_gpu(seed: int) -> None:
     plain, model, x = nets(seed, 4096, "cuda")
-    (other_plain, other, _) = nets(seed + 1, 4000, "cuda")
+    other_plain, other, _ = nets(seed + 1, 4000, "cuda")
     region = torch.empty(bytes_needed(model), dtype=torch.uint8, device="cuda")
     one, two = Switched(model, x, region), Switched(other, x, region)
+    with torch.no_grad():
+        right, other_right = plain(x), other_plain(x)
     for ends in cuts(7) * 5:
-        region.fill_(255)
-        assert torch.equal(one.start(ends, x), plain(x))
-        assert torch.equal(two.start(ends, x), other_plain(x))
+        region.fill_(255)  # not a number, until the copies have come
+        torch.testing.assert_close(one.start(ends, x), right)
+        torch.testing.assert_close(two.start(ends, x), other_right)

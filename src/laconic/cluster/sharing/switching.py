@@ -52,13 +52,13 @@ class Switched:
         for number, layer in enumerate(called):
             owners = [*silent, layer] if not number else [layer]  # what is used without a call has to be there first
             self._starts.append(self._place(owners, self._starts[-1], placed))
-            layer.register_forward_pre_hook(partial(self._arrive, number))
-        self._layers = called
+            layer.register_forward_pre_hook(partial(self._called, number))
+        self.layers: Sequence[nn.Module] = called
         self._copying = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         self._ends: tuple[int, ...] = ()
         self._events: list[torch.cuda.Event] = []
         self._there = 0  # groups that layers need not wait for any more
-        self._bring((len(called),))
+        self.bring()
 
     @property
     def nbytes(self) -> list[float]:
@@ -72,13 +72,47 @@ class Switched:
         - `ends`: for each group, the number of layers up to its end; the last is that of all layers.
         - `inputs`: of the forward pass.
         """
-        if not ends or ends[-1] != len(self._layers) or list(ends) != sorted({0, *ends})[1:]:
-            raise ClusterError(f"groups of {len(self._layers)} layers have ends that ascend from 1 or more up to that")
         with torch.no_grad():
-            self._send(ends)
+            self.send(ends)
+            self.arrive(0)  # with the tensors that are used without a call
             found = self.model(*inputs)
-            self._wait(len(ends))  # layers that this input did not call
+            self.arrive(len(self.layers) - 1)  # and layers that these inputs did not call
         return found
+
+    def bring(self) -> None:
+        """Bring the whole model by one copy; what computes next on this stream waits for it."""
+        self.send((len(self.layers),))
+        self.arrive(len(self.layers) - 1)
+
+    def send(self, ends: Sequence[int]) -> None:
+        """Begin to copy groups, each as one piece; without streams, note alone which groups there are.
+
+        - `ends`: for each group, the number of layers up to its end; the last is that of all layers.
+        """
+        if not ends or ends[-1] != len(self.layers) or list(ends) != sorted({0, *ends})[1:]:
+            raise ClusterError(f"groups of {len(self.layers)} layers have ends that ascend from 1 or more up to that")
+        self._ends, self._there = tuple(ends), 0
+        if self._copying is None:
+            return
+        self._copying.wait_stream(torch.cuda.current_stream(self.device))  # what computes there still reads the region
+        cuts = [0, *(self._starts[end] for end in ends)]
+        with torch.cuda.stream(self._copying):
+            self._events = [self._copied(*cut) for cut in pairwise(cuts)]
+
+    def arrive(self, layer: int) -> None:
+        """Let what computes next on this stream wait for a layer's group. Layers do that when they are called; where
+        none is called, as a captured graph computes, it is to be done before.
+
+        - `layer`: its number.
+        """
+        while self._there < len(self._ends) and layer >= (self._ends[self._there - 1] if self._there else 0):
+            if self._copying is None:
+                begin = self._starts[self._ends[self._there - 1] if self._there else 0]
+                end = self._starts[self._ends[self._there]]
+                self.region[begin:end].copy_(self._host[begin:end])
+            else:
+                torch.cuda.current_stream(self.device).wait_event(self._events[self._there])
+            self._there += 1
 
     def grouping(self, *inputs: Tensor, repeats: int = 5) -> Grouping:
         """Return the groups with which the model starts soonest, by what is measured of its layers and of the way to
@@ -139,41 +173,14 @@ class Switched:
             at += _aligned(size)
         return at
 
-    def _send(self, ends: Sequence[int]) -> None:
-        """Begin to copy groups, each as one piece; without streams, note alone which groups there are."""
-        self._ends, self._there = tuple(ends), 0
-        if self._copying is None:
-            return
-        self._copying.wait_stream(torch.cuda.current_stream(self.device))  # what computes there still reads the region
-        cuts = [0, *(self._starts[end] for end in ends)]
-        with torch.cuda.stream(self._copying):
-            self._events = [self._copied(*cut) for cut in pairwise(cuts)]
-
     def _copied(self, begin: int, end: int) -> torch.cuda.Event:
         self.region[begin:end].copy_(self._host[begin:end], non_blocking=True)
         event = torch.cuda.Event()
         event.record()
         return event
 
-    def _arrive(self, layer: int, *_: Any) -> None:
-        """Let a layer that is about to compute wait for its group."""
-        if self._there < len(self._ends) and layer >= (self._ends[self._there - 1] if self._there else 0):
-            self._wait(int(np.searchsorted(self._ends, layer, side="right")) + 1)
-
-    def _wait(self, groups: int) -> None:
-        """Wait until so many groups have been copied."""
-        while self._there < groups:
-            if self._copying is None:
-                begin = self._starts[self._ends[self._there - 1] if self._there else 0]
-                end = self._starts[self._ends[self._there]]
-                self.region[begin:end].copy_(self._host[begin:end])
-            else:
-                torch.cuda.current_stream(self.device).wait_event(self._events[self._there])
-            self._there += 1
-
-    def _bring(self, ends: Sequence[int]) -> None:
-        self._send(ends)
-        self._wait(len(ends))
+    def _called(self, layer: int, *_: Any) -> None:
+        self.arrive(layer)
 
     def _copy_all(self, cuts: Sequence[int]) -> None:
         """Copy the model in pieces, as groups are copied."""
@@ -213,7 +220,7 @@ class Switched:
             if number == len(marks):
                 marks.append(self._mark())
 
-        hooks = [layer.register_forward_pre_hook(partial(seen, i)) for i, layer in enumerate(self._layers)]
+        hooks = [layer.register_forward_pre_hook(partial(seen, i)) for i, layer in enumerate(self.layers)]
         try:
             yield marks
         finally:
