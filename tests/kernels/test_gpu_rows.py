@@ -50,7 +50,9 @@ def test_rows_are_encoded_and_decoded_as_the_reference_does(how: BlockFormat, n:
         ("infinite", 5, 128, torch.float32, 0.7, FORMATS[0]),  # several rows in a block of the memory
         ("heavy", 1, 3328, torch.float16, 1.0, FORMATS[1]),
         ("zero", 2, 1024, torch.bfloat16, 0.2, FORMATS[0]),
-        ("normal", 3, 1027, torch.bfloat16, 0.2, FORMATS[0]),  # blocks of the messages lie across: no single pass
+        ("normal", 3, 1027, torch.bfloat16, 0.2, FORMATS[0]),  # blocks of the messages lie across: two passes
+        ("nan", 4, 1104, torch.float32, 1.0, FORMATS[0]),
+        ("infinite", 7, 333, torch.bfloat16, 0.2, FORMATS[1]),
         ("normal", 2, 1024, torch.float32, 0.2, FORMATS[2]),
         *[pytest.param(k, 3, 1920, torch.float32, 0.2, FORMATS[0], marks=pytest.mark.long) for k in KINDS],
     ],
