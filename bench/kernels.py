@@ -93,6 +93,7 @@ def operations(n: int) -> Iterator[Operation]:
         lambda: eager.mean_of_levels(rows, n),
     )
     yield from blocks(n, x, error)
+    yield from rows(n)
     yield from small_codes(n, x, error)
     yield from selections(n, x, error)
     yield from matrices(n, x)
@@ -134,6 +135,34 @@ def blocks(n: int, x: Tensor, error: Tensor) -> Iterator[Operation]:
         "read x; read x, write codes",
         lambda: kernels.encode_blocks([x], None, whole, [KEY]),
     )
+
+
+def rows(n: int) -> Iterator[Operation]:
+    """What a sharded step does: rows for eight owners, in 16 bits."""
+    gradient = torch.randn(WORKERS, n // WORKERS, device="cuda", dtype=torch.bfloat16)
+    four, eight, kept = (kernels.BlockFormat(f"int{bits}", "float32", b) for bits, b in ((4, 128), (8, 256), (8, 1024)))
+    small, messages = four.message_bytes(n) / n, kernels.encode_block_rows(gradient, eight, 0)
+    yield Operation(
+        "rows: int4, block 128", 2 + small, "read x, write codes", lambda: kernels.encode_block_rows(gradient, four, 0)
+    )
+    yield Operation(
+        "rows: decode int8, block 256",
+        2 + eight.message_bytes(n) / n,
+        "read codes, write values",
+        lambda: kernels.decode_block_rows(messages, gradient, eight),
+    )
+    for name, width, floor in (
+        ("whole blocks", n // WORKERS, 4 + small),
+        ("other rows", n // WORKERS - 32, 7 + 2 * small),
+    ):
+        x = torch.randn(WORKERS, width, device="cuda", dtype=torch.bfloat16)
+        memory = torch.zeros(kept.message_bytes(x.numel()), dtype=torch.uint8, device="cuda")
+        yield Operation(
+            f"rows: LoCo, int4, {name}",
+            floor,
+            "read x, e, write codes, e" if width * WORKERS == n else "read x, e, write codes; read all, write e",
+            lambda x=x, memory=memory: kernels.feed_short_memory(x, memory, four, kept, 0.2),
+        )
 
 
 def small_codes(n: int, x: Tensor, error: Tensor) -> Iterator[Operation]:
