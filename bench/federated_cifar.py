@@ -22,8 +22,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
 
 from bench.clients.choosing import Size  # noqa: E402
-from bench.clients.packing import Packed, Table, lines  # noqa: E402
+from bench.clients.packing import Clients  # noqa: E402
 from bench.clients.tables import tables  # noqa: E402
+from bench.packed import Table, lines  # noqa: E402
 
 ROWS = ROOT / "docs" / "measured" / "federated-cifar.jsonl"
 
@@ -47,7 +48,8 @@ def main() -> None:
         from examples.cifar import default_images
 
         decoded(default_images())  # once, before all processes read what it has written
-        Packed(given, Size(given.clients, given.silos, given.rounds, given.images), Table(given.out)).run()
+        size = Size(given.clients, given.silos, given.rounds, given.images)
+        Clients(given, size, Table(lines(given.out), given.out)).run()
     print("\n\n".join(tables(lines(given.out))))
 
 

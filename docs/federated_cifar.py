@@ -14,8 +14,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
 
-from bench.clients.packing import lines  # noqa: E402
 from bench.clients.tables import tables  # noqa: E402
+from bench.packed import lines  # noqa: E402
 
 PAGE = ROOT / "docs" / "federated_cifar.md"
 ROWS = ROOT / "docs" / "measured" / "federated-cifar.jsonl"

@@ -81,6 +81,6 @@ def train(run: Run, task: Images, recorded: bool) -> dict[str, Any]:
         "curve": curve,
         "staleness": round(sum(staleness) / max(1, len(staleness)), 2),
         "parameters": sum(p.numel() for p in task.build(0).parameters()),
-        "wall_seconds": round(time.perf_counter() - begin, 2),
+        "seconds": round(time.perf_counter() - begin, 2),
         **({"diverged": True} if diverged else {}),
     }
