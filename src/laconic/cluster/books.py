@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from laconic.cluster.active import Active
 from laconic.cluster.decision import Changes, check
 from laconic.cluster.grant import Grant
 from laconic.cluster.hosts import Cluster
@@ -35,15 +36,13 @@ class Books:
         self.parts = np.zeros((len(PARTS), len(jobs)))
         self.completed = np.full(len(jobs), np.nan)
         self.room = Room(cluster)
-        self.active: dict[int, None] = {}
+        self.active = Active()
         self.running: dict[int, Grant] = {}
         self.communicating: dict[int, float] = {}  # of jobs that compute; absent while a job is placed
 
     def state(self, now: float) -> State:
         """Return what a policy sees."""
-        return State(
-            now, self.cluster, self.jobs, self.active.keys(), self.running, self.room, self.estimates, self.known
-        )
+        return State(now, self.cluster, self.jobs, self.active, self.running, self.room, self.estimates, self.known)
 
     def verified(self, changes: Changes, policy: Policy) -> tuple[list[tuple[int, Grant]], list[tuple[int, Grant]]]:
         """Refuse changes that cannot be carried out; of those who go on with something else, return who has to move,
@@ -66,7 +65,7 @@ class Books:
     def arrive(self, job: int) -> None:
         """Let a job come, at the time at which it was submitted."""
         self.known.since[job] = self.jobs[job].arrival
-        self.active[job] = None
+        self.active.add(job)
 
     def hold(self, job: int, grant: Grant, now: float) -> bool:
         """Let a job hold slots from now on, on which it is placed; return whether it is the first time."""
@@ -119,11 +118,6 @@ class Books:
                     parts[STALLED, job] += seconds
         known.since[job] = now
 
-    def correct(self, job: int, done: float) -> None:
-        """Note the work that a job has done, as it was measured."""
-        self.known.base[job] = done
-        self.known.corrections += 1
-
     def release(self, job: int) -> Grant:
         """Take a job's slots from it, and return them; it has been settled."""
         grant = self.running.pop(job)
@@ -134,7 +128,7 @@ class Books:
 
     def complete(self, job: int, now: float) -> None:
         """Note that a job that holds nothing any more is done."""
-        del self.active[job]
+        self.active.remove(job)
         self.completed[job] = now
 
     def holders(self, host: int) -> tuple[int, ...]:

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
+from laconic.cluster.active import Active
 from laconic.cluster.grant import Grant
 from laconic.cluster.hosts import Cluster
 from laconic.cluster.job import Job
@@ -76,8 +78,10 @@ class Tables:
         self.executed = np.zeros(jobs)
         self.first_start = np.full(jobs, np.nan)
         self.restarts = np.zeros(jobs, dtype=np.int64)
-        self.corrections = 0  # how often work was measured, and not computed from rates
-        self.workers = np.zeros(0, dtype=np.int64)  # of the gangs that were asked for, once somebody wants to know
+        # what jobs ask for and are estimated to do, once somebody wants to know, and the lists that this was read from
+        self.workers, self.gpus, self.works = np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0)
+        self.jobs: Sequence[Job] = ()
+        self.estimates: Sequence[Estimate] = ()
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,11 @@ class State:
     room: Room
     estimates: Sequence[Estimate]
     tables: Tables
+
+    def numbers(self) -> NDArray[np.int64]:
+        """Return the numbers of the active jobs as an array."""
+        is_known = isinstance(self.active, Active)
+        return self.active.as_array() if is_known else np.fromiter(self.active, np.int64, len(self.active))
 
     @property
     def waiting(self) -> list[int]:
@@ -139,11 +148,31 @@ class State:
         known = self.tables
         return known.executed[job] + (known.held[job] > 0) * (self.now - known.since[job])
 
-    def workers(self) -> np.ndarray:
+    def workers(self) -> NDArray[np.int64]:
         """Return how many workers the gang of each job has, by number."""
-        if len(self.tables.workers) != len(self.jobs):
-            self.tables.workers = np.array([job.workers for job in self.jobs], dtype=np.int64)
-        return self.tables.workers
+        return self._read_jobs().workers
+
+    def gpus(self) -> NDArray[np.float64]:
+        """Return how many GPUs each job asks for, by number."""
+        return self._read_jobs().gpus
+
+    def _read_jobs(self) -> Tables:
+        known, jobs = self.tables, self.jobs
+        if known.jobs is not jobs:
+            known.jobs, known.workers = jobs, np.array([job.workers for job in jobs], dtype=np.int64)
+            known.gpus = np.array([job.gpus for job in jobs], dtype=np.float64)
+        return known
+
+    def left(self, jobs: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the estimated work that each of many jobs has still to do.
+
+        - `jobs`: their numbers.
+        """
+        known = self.tables
+        if known.estimates is not self.estimates:
+            known.estimates, known.works = self.estimates, np.array([whole.value for whole in self.estimates])
+        found: NDArray[np.float64] = np.maximum(known.works[jobs] - self.done(jobs), 0.0)
+        return found
 
     def has_started(self, job: int) -> bool:
         """Tell whether a job has run before or runs.

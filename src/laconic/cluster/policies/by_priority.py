@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from laconic.cluster.compiled import in_turn
 from laconic.cluster.decision import Decision
 from laconic.cluster.grant import Grant
 from laconic.cluster.placement import consolidated
@@ -33,9 +34,11 @@ def run_in_order(
         return Decision.changing(state.running, {}, wake=wake)
     hosts = state.cluster.hosts
     left = state.cluster.gpus - sum(hosts[host].gpus for host in state.room.lost)
-    chosen = _fitting(order, state.workers(), left)
-    starting = chosen[state.tables.held[chosen] == 0].tolist()
-    return change(state, starting, sorted(state.running.keys() - chosen.tolist()), place, wake)
+    start, stop = in_turn(order, state.workers(), state.tables.held, left)
+    stop = (
+        stop.tolist() if len(order) == len(state.active) else [*stop.tolist(), *state.running.keys() - order.tolist()]
+    )
+    return change(state, start.tolist(), sorted(stop), place, wake)
 
 
 def change(
@@ -61,17 +64,3 @@ def change(
             if room is not state.room:
                 room.take(state.jobs[job], grant)
     return Decision.changing(state.running, start, stop, wake)
-
-
-def _fitting(order: NDArray[np.int64], workers: NDArray[np.int64], left: int) -> NDArray[np.int64]:
-    """Return the jobs that get GPUs one after another, where those that are too large for what is left get none."""
-    taken = [order[:0]]
-    while left and len(order):
-        sums = workers[order[: left + 1]].cumsum()  # each has one worker at least
-        count = int(sums.searchsorted(left, "right"))
-        if count:
-            taken.append(order[:count])
-            left -= int(sums[count - 1])
-        order = order[count + 1 :]  # the next is too large
-        order = order[workers[order] <= left]
-    return np.concatenate(taken)

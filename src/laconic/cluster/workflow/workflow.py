@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import numpy as np
 
 from laconic.cluster.decision import Decision
 from laconic.cluster.grant import Grant
@@ -155,7 +154,6 @@ class Workflow(Policy):
             for job, count in workers.items():
                 if count != jobs[job].workers:
                     jobs[job] = replace(jobs[job], gpus=count)
-            tables.workers = np.array([job.workers for job in jobs], dtype=np.int64)
             seen = replace(seen, jobs=jobs, tables=tables, running=running, room=room)
         return seen
 
