@@ -47,7 +47,7 @@ def on_few_hosts(free, whole, workers):  # type: ignore[no-untyped-def]
     holds the whole gang; where none does, of the emptiest hosts, and the rest of the fullest host that holds it.
 
     - `free`: the share of each device that is free, by host and device.
-    - `whole`: the devices of each host that nobody uses, of which there are enough.
+    - `whole`: the devices of each host that nobody uses.
     - `workers`: how many devices are asked for.
     """
     chosen, used, found = np.empty(workers, np.int64), np.zeros(len(whole), np.bool_), 0
@@ -61,10 +61,12 @@ def on_few_hosts(free, whole, workers):  # type: ignore[no-untyped-def]
             if emptiest < 0 or whole[host] > whole[emptiest]:
                 emptiest = host
         host = fullest if fullest >= 0 else emptiest
+        if host < 0:
+            break
         used[host] = True
         for device in range(free.shape[1]):
             if found < workers and free[host, device] >= ALMOST:
                 chosen[found] = host * free.shape[1] + device
                 found += 1
-    chosen.sort()
-    return chosen
+    chosen[:found].sort()
+    return chosen[:found]

@@ -94,13 +94,18 @@ def diff(running: Mapping[int, Grant], decision: Decision) -> Changes:
     if isinstance(wanted, Changed) and wanted.base is running:
         if not wanted.start and not wanted.stop:
             return NOTHING
-        stop = tuple(job for job in wanted.stop if job in running and job not in wanted.start)
+        stop = [job for job in wanted.stop if job in running and job not in wanted.start]
         given = wanted.start
     else:
-        stop, given = tuple(job for job in running if job not in wanted), wanted
-    start = tuple((job, grant) for job, grant in given.items() if job not in running)
-    resize = tuple((job, grant) for job, grant in given.items() if job in running and running[job] != grant)
-    return Changes(tuple(sorted(stop)), start, resize)
+        stop, given = [job for job in running if job not in wanted], wanted
+    start, resize = list[tuple[int, Grant]](), list[tuple[int, Grant]]()
+    for job, grant in given.items():
+        held = running.get(job)
+        if held is None:
+            start.append((job, grant))
+        elif held is not grant and held != grant:
+            resize.append((job, grant))
+    return Changes(tuple(sorted(stop)), tuple(start), tuple(resize))
 
 
 def check(changes: Changes, running: Mapping[int, Grant], jobs: Sequence[Job], room: Room) -> None:
@@ -113,22 +118,24 @@ def check(changes: Changes, running: Mapping[int, Grant], jobs: Sequence[Job], r
     - `room`: what is free.
     """
     left: dict[tuple[int, int], float] = {}
-    free = room.free.item
+    free, circuits, needs = room.free, False, False
     for job in (*changes.stop, *(job for job, _ in changes.resize)):
-        for host, device, share in running[job].slots:
-            left[host, device] = left.get((host, device), free(host, device)) + share
+        held = running[job]
+        for device, slot in zip(held.devices, held.slots, strict=True):
+            left[device] = (left[device] if device in left else free.item(device)) + slot.share
     for job, grant in (*changes.start, *changes.resize):
-        _check_gang(jobs[job], grant, room.cluster)
-        for host, device, share in grant.slots:
-            rest = left.get((host, device), free(host, device)) - share
+        wanted = jobs[job]
+        _check_gang(wanted, grant, room.cluster)
+        for device, slot in zip(grant.devices, grant.slots, strict=True):
+            rest = left[device] = (left[device] if device in left else free.item(device)) - slot.share
             if rest < -SLACK:
-                raise ClusterError(
-                    f"device {device} of {room.cluster.hosts[host].name} has no {share:g} left for {jobs[job].name}"
-                )
-            left[host, device] = rest
-    if any(grant.circuits for _, grant in (*changes.start, *changes.resize)):
+                host = room.cluster.hosts[slot.host].name
+                raise ClusterError(f"device {slot.device} of {host} has no {slot.share:g} left for {wanted.name}")
+        circuits = circuits or bool(grant.circuits)
+        needs = needs or bool(wanted.cpu_milli or wanted.memory_mib)
+    if circuits:
         _check_circuits(changes, running, jobs, room)
-    if any(jobs[job].cpu_milli or jobs[job].memory_mib for job, _ in (*changes.start, *changes.resize)):
+    if needs:
         _check_hosts(changes, running, jobs, room)
 
 
@@ -137,13 +144,15 @@ def _check_gang(job: Job, grant: Grant, cluster: Cluster) -> None:
     if not job.least <= workers <= job.most:
         wanted = str(job.least) if job.least == job.most else f"{job.least} to {job.most}"
         raise ClusterError(f"{job.name} is given {workers} slots and runs with {wanted}")
-    if len({slot[:2] for slot in grant.slots}) < workers:
+    if not grant.is_proper:
+        for slot in grant.slots:
+            if not 0 < slot.share <= 1:
+                raise ClusterError(f"{job.name} is given {slot.share:g} of a device; a share is above 0 and at most 1")
         raise ClusterError(f"{job.name} is given a device twice; give each of its workers another")
-    for slot in grant.slots:
-        if not 0 < slot.share <= 1:
-            raise ClusterError(f"{job.name} is given {slot.share:g} of a device; a share is above 0 and at most 1")
-        if job.gpu_types and cluster.hosts[slot.host].gpu not in job.gpu_types:
-            raise ClusterError(f"{job.name} cannot run on a {cluster.hosts[slot.host].gpu}")
+    if job.gpu_types:
+        for slot in grant.slots:
+            if cluster.hosts[slot.host].gpu not in job.gpu_types:
+                raise ClusterError(f"{job.name} cannot run on a {cluster.hosts[slot.host].gpu}")
 
 
 def _check_circuits(changes: Changes, running: Mapping[int, Grant], jobs: Sequence[Job], room: Room) -> None:

@@ -55,6 +55,11 @@ class Grant:
         return tuple(counts.items())
 
     @cached_property
+    def is_proper(self) -> bool:
+        """Whether every slot is a part of another device, or all of it."""
+        return len(set(self.devices)) == len(self.slots) and all(0 < slot.share <= 1 for slot in self.slots)
+
+    @cached_property
     def is_shared(self) -> bool:
         """Whether others may use some of its devices beside it."""
         return any(slot.share < 1.0 for slot in self.slots)

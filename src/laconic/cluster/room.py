@@ -34,8 +34,7 @@ class Room:
         other = object.__new__(Room)
         other.cluster, other.gpus, other.lost = self.cluster, self.gpus, self.lost
         other.free, other.whole = self.free.copy(), self.whole.copy()
-        other.cpu_milli, other.memory_mib = self.cpu_milli.copy(), self.memory_mib.copy()
-        other.ports = dict(self.ports)
+        other.cpu_milli, other.memory_mib, other.ports = self.cpu_milli, self.memory_mib, self.ports
         return other
 
     def only(self, hosts: Collection[int]) -> Room:
@@ -76,10 +75,12 @@ class Room:
                 step = 1 if after >= ALMOST else -1
                 self.whole[host] += step
                 self.gpus += step
-        for circuit in grant.circuits:
-            for rack in circuit:
+        if grant.circuits:
+            self.ports = dict(self.ports)  # a copy has the same as long as nobody changes them
+            for rack in (rack for circuit in grant.circuits for rack in circuit):
                 self.ports[rack] = self.ports.get(rack, 0) + int(sign)
         if job.cpu_milli or job.memory_mib:
+            self.cpu_milli, self.memory_mib = self.cpu_milli.copy(), self.memory_mib.copy()  # as above
             for host, count in grant.by_host:
                 part = sign * count / len(grant.slots)
                 self.cpu_milli[host] += part * job.cpu_milli

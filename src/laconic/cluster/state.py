@@ -109,8 +109,9 @@ class State:
 
     def numbers(self) -> NDArray[np.int64]:
         """Return the numbers of the active jobs as an array."""
-        is_known = isinstance(self.active, Active)
-        return self.active.as_array() if is_known else np.fromiter(self.active, np.int64, len(self.active))
+        if isinstance(self.active, Active):
+            return self.active.as_array()
+        return np.fromiter(self.active, np.int64, len(self.active))
 
     @property
     def waiting(self) -> list[int]:

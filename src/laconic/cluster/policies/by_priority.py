@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,26 +34,12 @@ def run_in_order(
         return Decision.changing(state.running, {}, wake=wake)
     hosts = state.cluster.hosts
     left = state.cluster.gpus - sum(hosts[host].gpus for host in state.room.lost)
-    start, stop = in_turn(order, state.workers(), state.tables.held, left)
-    stop = (
-        stop.tolist() if len(order) == len(state.active) else [*stop.tolist(), *state.running.keys() - order.tolist()]
-    )
-    return change(state, start.tolist(), sorted(stop), place, wake)
-
-
-def change(
-    state: State, starting: Sequence[int], stop: Sequence[int], place: Place = consolidated, wake: float | None = None
-) -> Decision:
-    """Return the decision that some jobs stop and others start where there is room for them.
-
-    - `state`: the cluster now.
-    - `starting`: the jobs that start, in the order in which they are placed.
-    - `stop`: the jobs that are preempted.
-    - `place`: where those go that start.
-    - `wake`: when to be asked again.
-    """
+    found, preempted = in_turn(order, state.workers(), state.tables.held, left)
+    starting, stop = found.tolist(), sorted(preempted.tolist())
+    if len(order) < len(state.active):
+        stop = sorted({*stop, *state.running.keys() - order.tolist()})
     room, start = state.room, dict[int, Grant]()
-    if stop or len(starting) > 1:  # what one job does to the room, nobody else sees
+    if stop or len(starting) > 1:
         room = room.copy()
     for job in stop:
         room.give(state.jobs[job], state.running[job])
@@ -61,6 +47,6 @@ def change(
         grant = place(room, state.jobs[job].workers)
         if grant is not None:
             start[job] = grant
-            if room is not state.room:
+            if job != starting[-1]:  # what the last takes, nobody sees
                 room.take(state.jobs[job], grant)
     return Decision.changing(state.running, start, stop, wake)
