@@ -34,6 +34,7 @@ class Books:
         self.estimates = estimates or [Estimate(job.progress.work, "true", 0.0) for job in jobs]
         self.known = Tables(len(jobs))
         self.parts = np.zeros((len(PARTS), len(jobs)))
+        self._parts = [memoryview(part) for part in self.parts]
         self.completed = np.full(len(jobs), np.nan)
         self.room = Room(cluster)
         self.active = Active()
@@ -55,7 +56,8 @@ class Books:
             if job not in self.active:
                 raise ClusterError(f"{policy} gives slots to job {job}, which is not there or is done")
         check(changes, self.running, self.jobs, self.room)
-        moved, tuned = list[tuple[int, Grant]](), list[tuple[int, Grant]]()
+        moved: list[tuple[int, Grant]] = []
+        tuned: list[tuple[int, Grant]] = []
         for job, grant in changes.resize:
             held = self.running[job]
             stays = grant.devices == held.devices and grant.circuits == held.circuits
@@ -64,12 +66,12 @@ class Books:
 
     def arrive(self, job: int) -> None:
         """Let a job come, at the time at which it was submitted."""
-        self.known.since[job] = self.jobs[job].arrival
+        self.known.one.since[job] = self.jobs[job].arrival
         self.active.add(job)
 
     def hold(self, job: int, grant: Grant, now: float) -> bool:
         """Let a job hold slots from now on, on which it is placed; return whether it is the first time."""
-        known = self.known
+        known = self.known.one
         self.settle(job, now)
         first = math.isnan(known.first_start[job])
         if first:
@@ -93,36 +95,39 @@ class Books:
 
     def proceed(self, job: int, rate: Rate) -> None:
         """Let a job that was settled compute at a rate from now on."""
-        self.known.speed[job] = rate.speed
+        self.known.one.speed[job] = rate.speed
         self.communicating[job] = rate.communicating
 
     def settle(self, job: int, now: float) -> None:
         """Count a job's time and work up to now."""
-        known = self.known
-        seconds = now - known.since.item(job)
+        known = self.known.one
+        since = known.since
+        seconds = now - since[job]
         if seconds > 0:
-            parts = self.parts
+            parts = self._parts
             if job not in self.running:
-                parts[WAITING, job] += seconds
+                parts[WAITING][job] += seconds
             else:
                 known.executed[job] += seconds
-                known.attained[job] += seconds * known.held.item(job)
-                if job not in self.communicating:
-                    parts[PLACING, job] += seconds
-                elif (speed := known.speed.item(job)) > 0:
+                known.attained[job] += seconds * known.held[job]
+                share = self.communicating.get(job)
+                if share is None:
+                    parts[PLACING][job] += seconds
+                elif (speed := known.speed[job]) > 0:
                     known.base[job] += seconds * speed
-                    share = self.communicating[job]
-                    parts[COMMUNICATING, job] += share * seconds
-                    parts[COMPUTING, job] += (1 - share) * seconds
+                    parts[COMPUTING][job] += (1 - share) * seconds
+                    if share:
+                        parts[COMMUNICATING][job] += share * seconds
                 else:
-                    parts[STALLED, job] += seconds
-        known.since[job] = now
+                    parts[STALLED][job] += seconds
+        since[job] = now
 
     def release(self, job: int) -> Grant:
         """Take a job's slots from it, and return them; it has been settled."""
         grant = self.running.pop(job)
         self.room.give(self.jobs[job], grant)
-        self.known.held[job] = self.known.speed[job] = 0.0
+        known = self.known.one
+        known.held[job] = known.speed[job] = 0.0
         self.communicating.pop(job, None)
         return grant
 

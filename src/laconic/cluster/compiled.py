@@ -1,4 +1,7 @@
-"""The hot loops of whole gangs: compiled by Numba where it is installed, plain Python otherwise."""
+"""The hot loops of whole gangs: compiled by Numba where it is installed, plain Python otherwise.
+
+What they find they write into arrays that they are handed: to make one inside costs more than what most of them do.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from laconic.cluster.room import ALMOST
+ALMOST = 1.0 - 1e-9  # of a device: sums of shares round
 
 try:
     from numba import njit
@@ -18,39 +21,84 @@ else:
 
 
 @_compiled
-def in_turn(order, workers, held, left):  # type: ignore[no-untyped-def]
+def in_turn(order, workers, held, left, found):  # type: ignore[no-untyped-def]
     """Give GPUs to jobs one after another while these last, whole gangs only; who is too large for what is left is
-    passed over. Return who starts, in that order, and who is preempted.
+    passed over. Return how many start and how many are preempted: these are the first and the last of `found`.
 
     - `order`: the numbers of jobs, the most urgent first.
     - `workers`: of every job, by number.
     - `held`: the GPUs that every job holds, by number.
     - `left`: the GPUs that there are.
+    - `found`: room for as many numbers as there are jobs.
     """
-    start, stop = np.empty(len(order), np.int64), np.empty(len(order), np.int64)
     starting, stopping = 0, 0
     for job in order:
         if workers[job] <= left:
             left -= workers[job]
             if held[job] == 0:
-                start[starting] = job
+                found[starting] = job
                 starting += 1
         elif held[job] > 0:
-            stop[stopping] = job
             stopping += 1
-    return start[:starting], stop[:stopping]
+            found[len(found) - stopping] = job
+    return starting, stopping
 
 
 @_compiled
-def on_few_hosts(free, whole, workers):  # type: ignore[no-untyped-def]
-    """Return whole devices on as few hosts as possible, in order, each as its place in `free`: of the fullest host that
-    holds the whole gang; where none does, of the emptiest hosts, and the rest of the fullest host that holds it.
+def grown(jobs, amounts, rates, since, now, found):  # type: ignore[no-untyped-def]
+    """Find what amounts have grown to that grow at a rate.
+
+    - `jobs`: the numbers of jobs.
+    - `amounts`: what each had, by number.
+    - `rates`: what comes in a second, by number.
+    - `since`: from when on, by number.
+    - `now`: the time.
+    - `found`: room for as many amounts as there are jobs.
+    """
+    for i in range(len(jobs)):
+        job = jobs[i]
+        found[i] = amounts[job] + rates[job] * (now - since[job])
+
+
+@_compiled
+def move(free, whole, there, devices, shares, sign):  # type: ignore[no-untyped-def]
+    """Give shares of devices back, or take them. Return how many more devices nobody uses, and the least that is left
+    of one of those: -1 where one is not there, on which nothing changes.
 
     - `free`: the share of each device that is free, by host and device.
     - `whole`: the devices of each host that nobody uses.
-    - `workers`: how many devices are asked for.
+    - `there`: whether each host is there.
+    - `devices`: a row of host and device for each share.
+    - `shares`: what is given or taken of each.
+    - `sign`: 1 to give, -1 to take.
     """
-    chosen, used, found = np.empty(workers, np.int64), np.zeros(len(whole), np.bool_), 0
+    more, least = 0, np.inf
+    for i in range(len(shares)):
+        host, device = devices[i, 0], devices[i, 1]
+        if not (0 <= host < len(there) and 0 <= device < free.shape[1] and there[host]):
+            least = min(least, -1.0)
+            continue
+        before = free[host, device]
+        after = before + sign * shares[i]
+        free[host, device] = after
+        least = min(least, after)
+        step = int(after >= ALMOST) - int(before >= ALMOST)
+        whole[host] += step
+        more += step
+    return more, least
+
+
+@_compiled
+def on_few_hosts(free, whole, chosen):  # type: ignore[no-untyped-def]
+    """Choose whole devices on as few hosts as possible, in order, each as its place in `free`: of the fullest host that
+    holds the whole gang; where none does, of the emptiest hosts, and the rest of the fullest host that holds it. Return
+    how many there are.
+
+    - `free`: the share of each device that is free, by host and device.
+    - `whole`: the devices of each host that nobody uses.
+    - `chosen`: room for as many places as devices are asked for.
+    """
+    workers, found, used = len(chosen), 0, np.zeros(len(whole), np.bool_)
     while found < workers:
         left, fullest, emptiest = workers - found, -1, -1
         for host in range(len(whole)):
@@ -69,4 +117,4 @@ def on_few_hosts(free, whole, workers):  # type: ignore[no-untyped-def]
                 chosen[found] = host * free.shape[1] + device
                 found += 1
     chosen[:found].sort()
-    return chosen[:found]
+    return found

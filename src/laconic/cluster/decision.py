@@ -98,7 +98,8 @@ def diff(running: Mapping[int, Grant], decision: Decision) -> Changes:
         given = wanted.start
     else:
         stop, given = [job for job in running if job not in wanted], wanted
-    start, resize = list[tuple[int, Grant]](), list[tuple[int, Grant]]()
+    start: list[tuple[int, Grant]] = []
+    resize: list[tuple[int, Grant]] = []
     for job, grant in given.items():
         held = running.get(job)
         if held is None:
@@ -117,26 +118,29 @@ def check(changes: Changes, running: Mapping[int, Grant], jobs: Sequence[Job], r
     - `jobs`: all jobs, by their numbers.
     - `room`: what is free.
     """
-    left: dict[tuple[int, int], float] = {}
-    free, circuits, needs = room.free, False, False
+    after, circuits = room.copy(), False
     for job in (*changes.stop, *(job for job, _ in changes.resize)):
-        held = running[job]
-        for device, slot in zip(held.devices, held.slots, strict=True):
-            left[device] = (left[device] if device in left else free.item(device)) + slot.share
+        after.give(jobs[job], running[job])
     for job, grant in (*changes.start, *changes.resize):
         wanted = jobs[job]
         _check_gang(wanted, grant, room.cluster)
-        for device, slot in zip(grant.devices, grant.slots, strict=True):
-            rest = left[device] = (left[device] if device in left else free.item(device)) - slot.share
-            if rest < -SLACK:
-                host = room.cluster.hosts[slot.host].name
-                raise ClusterError(f"device {slot.device} of {host} has no {slot.share:g} left for {wanted.name}")
+        if after.take(wanted, grant) < -SLACK:
+            _refuse(wanted, grant, after)
+        if wanted.cpu_milli or wanted.memory_mib:
+            _check_hosts(wanted, grant, after)
         circuits = circuits or bool(grant.circuits)
-        needs = needs or bool(wanted.cpu_milli or wanted.memory_mib)
     if circuits:
         _check_circuits(changes, running, jobs, room)
-    if needs:
-        _check_hosts(changes, running, jobs, room)
+
+
+def _refuse(job: Job, grant: Grant, after: Room) -> None:
+    """Say which device of a grant is not there or not free."""
+    hosts = after.cluster.hosts
+    for host, device, share in grant.slots:
+        if not (0 <= host < len(hosts) and 0 <= device < hosts[host].gpus):
+            raise ClusterError(f"{job.name} is given device {device} of host {host}, which does not exist")
+        if host in after.lost or after.free[host, device] < -SLACK:
+            raise ClusterError(f"device {device} of {hosts[host].name} has no {share:g} left for {job.name}")
 
 
 def _check_gang(job: Job, grant: Grant, cluster: Cluster) -> None:
@@ -172,14 +176,8 @@ def _check_circuits(changes: Changes, running: Mapping[int, Grant], jobs: Sequen
                     raise ClusterError(f'rack "{rack}" has no optical port left for {jobs[job].name}')
 
 
-def _check_hosts(changes: Changes, running: Mapping[int, Grant], jobs: Sequence[Job], room: Room) -> None:
+def _check_hosts(job: Job, grant: Grant, after: Room) -> None:
     """Refuse hosts that lack cores or memory."""
-    after = room.copy()
-    for job in (*changes.stop, *(job for job, _ in changes.resize)):
-        after.give(jobs[job], running[job])
-    for job, grant in (*changes.start, *changes.resize):
-        after.take(jobs[job], grant)
-        for host, _ in grant.by_host:
-            if after.cpu_milli[host] < -SLACK or after.memory_mib[host] < -SLACK:
-                name = room.cluster.hosts[host].name
-                raise ClusterError(f"{name} lacks the cores or the memory that {jobs[job].name} needs")
+    for host, _ in grant.by_host:
+        if after.cpu_milli[host] < -SLACK or after.memory_mib[host] < -SLACK:
+            raise ClusterError(f"{after.cluster.hosts[host].name} lacks the cores or the memory that {job.name} needs")

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
+
 
 class Slot(NamedTuple):
     """A share of one device of one host."""
@@ -45,6 +47,11 @@ class Grant:
     def devices(self) -> tuple[tuple[int, int], ...]:
         """The host and the device of each slot."""
         return tuple(slot[:2] for slot in self.slots)
+
+    @cached_property
+    def table(self) -> tuple[np.ndarray, np.ndarray]:
+        """The host and the device of each slot in a row, and the shares."""
+        return np.array(self.devices, dtype=np.int64).reshape(-1, 2), np.array([slot.share for slot in self.slots])
 
     @cached_property
     def by_host(self) -> tuple[tuple[int, int], ...]:

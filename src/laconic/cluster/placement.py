@@ -20,7 +20,9 @@ def consolidated(room: Room, workers: int) -> Grant | None:
     """
     if room.gpus < workers:
         return None
-    return _grant(room.free.shape[1], *on_few_hosts(room.free, room.whole, workers).tolist())
+    chosen = np.empty(workers, np.int64)
+    on_few_hosts(room.free, room.whole, chosen)
+    return _grant(room.free.shape[1], *chosen.tolist())
 
 
 @lru_cache(maxsize=1 << 15)

@@ -32,13 +32,15 @@ def run_in_order(
         order = np.fromiter(order, np.int64)
     if len(state.running) == len(state.active) == len(order):  # all fit, since all run
         return Decision.changing(state.running, {}, wake=wake)
-    hosts = state.cluster.hosts
-    left = state.cluster.gpus - sum(hosts[host].gpus for host in state.room.lost)
-    found, preempted = in_turn(order, state.workers(), state.tables.held, left)
-    starting, stop = found.tolist(), sorted(preempted.tolist())
+    left, found = state.cluster.gpus, np.empty(len(order), np.int64)
+    for host in state.room.lost:
+        left -= state.cluster.hosts[host].gpus
+    starts, stops = in_turn(order, state.workers(), state.tables.held, left, found)
+    starting, stop = found[:starts].tolist(), sorted(found[len(found) - stops :].tolist())
     if len(order) < len(state.active):
         stop = sorted({*stop, *state.running.keys() - order.tolist()})
-    room, start = state.room, dict[int, Grant]()
+    start: dict[int, Grant] = {}
+    room = state.room
     if stop or len(starting) > 1:
         room = room.copy()
     for job in stop:

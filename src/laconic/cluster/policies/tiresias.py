@@ -22,6 +22,7 @@ from laconic.registry import knob, technique
 GPU_HOUR = 3600.0  # seconds of a GPU
 EARLY = 1e-3  # seconds: more than times and services round
 NEVER = 1 << 40  # more than there are starts, or entries
+SPAN = 2 * NEVER
 
 
 @dataclass
@@ -29,8 +30,9 @@ class Memory:
     """What is known of jobs, in arrays by their numbers, and of those that are done.
 
     - `queue`: the queue of each, the first of which is 0.
-    - `turn`: its turn there: how many had started when it did, and before that, `NEVER` and how many had entered a
-      queue when it came; or how many had entered a queue when it entered this one.
+    - `rank`: by which all are ordered: `SPAN` for each queue before its own and its turn there, which is how many had
+      started when it did, and before that, `NEVER` and how many had entered a queue when it came; or how many had
+      entered a queue when it entered this one.
     - `forgiven`: the GPU-seconds that it had when it was promoted last.
     - `executed`: the seconds that it had run when that was.
     - `waited`: the seconds that it had waited since it ran first, when that was.
@@ -43,7 +45,7 @@ class Memory:
     """
 
     queue: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    turn: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    rank: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     forgiven: np.ndarray = field(default_factory=lambda: np.zeros(0))
     executed: np.ndarray = field(default_factory=lambda: np.zeros(0))
     waited: np.ndarray = field(default_factory=lambda: np.zeros(0))
@@ -59,7 +61,7 @@ class Memory:
         """Make room for so many jobs."""
         more = jobs - len(self.queue)
         if more > 0:
-            for name in ("queue", "turn", "forgiven", "executed", "waited"):
+            for name in ("queue", "rank", "forgiven", "executed", "waited"):
                 setattr(self, name, np.pad(getattr(self, name), (0, more)))
 
 
@@ -101,7 +103,7 @@ class Tiresias(Policy):
         memory.hold(len(state.jobs))
         for event in events:
             if isinstance(event, Arrival):
-                memory.turn[event.job] = memory.entries if self.by_entry else NEVER + memory.entries
+                memory.rank[event.job] = memory.entries if self.by_entry else NEVER + memory.entries
                 memory.entries += 1
             elif isinstance(event, Completion) and self.gittins:
                 insort(memory.history, float(state.tables.attained[event.job]))
@@ -118,8 +120,8 @@ class Tiresias(Policy):
         grants = decision.grants
         assert isinstance(grants, Changed)
         for number in grants.start:
-            if not self.by_entry and memory.turn.item(number) >= NEVER:
-                memory.turn[number] = memory.starts
+            if not self.by_entry and memory.rank.item(number) % SPAN >= NEVER:
+                memory.rank[number] = memory.starts
                 memory.starts += 1
         return Decision(grants, self._next_change(state, memory, grants)), memory
 
@@ -130,15 +132,15 @@ class Tiresias(Policy):
         - `memory`: the queues.
         """
         jobs = state.numbers()
-        queues, turns = memory.queue[jobs], memory.turn[jobs]
         if not self.gittins:
-            found: np.ndarray = jobs[(queues * (2 * NEVER) + turns).argsort(kind="stable")]
+            found: np.ndarray = jobs[memory.rank[jobs].argsort(kind="stable")]
             return found
+        queues = memory.queue[jobs]
         services = state.attained(jobs) - memory.forgiven[jobs]
         lasts = np.array([*self.thresholds, math.inf])[queues] - services
         pairs = zip(services.tolist(), lasts.tolist(), strict=True)
         indices = np.array([gittins_index(memory.history, service, last) for service, last in pairs])
-        found = jobs[np.lexsort((turns, -indices, queues))]
+        found = jobs[np.lexsort((memory.rank[jobs], -indices, queues))]
         return found
 
     def _demote(self, state: State, memory: Memory) -> None:
@@ -148,24 +150,23 @@ class Tiresias(Policy):
         queues = np.searchsorted(np.array(self.thresholds), state.attained(jobs) - memory.forgiven[jobs], side="right")
         lower = queues > memory.queue[jobs]
         if lower.any():
-            moved = jobs[lower]
-            memory.queue[moved] = queues[lower]
-            if self.by_entry:
-                memory.turn[moved] = memory.entries + np.arange(len(moved))
-            memory.entries += len(moved)
-            for number in moved.tolist():
+            for number, queue in zip(jobs[lower].tolist(), queues[lower].tolist(), strict=True):
+                self._enter(memory, number, queue)
                 self._expect(state, memory, number, state.tables.held.item(number))
+
+    def _enter(self, memory: Memory, number: int, queue: int) -> None:
+        """Let a job enter a queue."""
+        turn = memory.entries if self.by_entry else memory.rank.item(number) % SPAN
+        memory.queue[number], memory.rank[number] = queue, queue * SPAN + turn
+        memory.entries += 1
 
     def _promote(self, state: State, number: int, memory: Memory) -> None:
         """Let a job that starves go to the first queue."""
         if not memory.queue[number] or self._starves(state, number, memory) > 0:
             return
-        memory.queue[number] = 0
-        if self.by_entry:
-            memory.turn[number] = memory.entries
+        self._enter(memory, number, 0)
         memory.forgiven[number] = state.attained(number)
         memory.executed[number], memory.waited[number] = state.executed(number), self._waited(state, number)
-        memory.entries += 1
 
     def _waited(self, state: State, number: int) -> float:
         """Return the seconds that a job has waited since it ran first."""
@@ -205,7 +206,8 @@ class Tiresias(Policy):
     def _next_end(self, state: State, memory: Memory, grants: Changed) -> float:
         """Return in how many seconds a job that is to run comes to the end of its queue. When that will be was noted at
         its start, and has been rounded: those that may be the next are looked at once more."""
-        found, near = math.inf, list[tuple[float, int]]()
+        found = math.inf
+        near: list[tuple[float, int]] = []
         ends = memory.next_ends
         while ends and (not near or ends[0][0] <= near[0][0] + EARLY):
             end, number = heapq.heappop(ends)
