@@ -61,25 +61,24 @@ def grown(jobs, amounts, rates, since, now, found):  # type: ignore[no-untyped-d
 
 
 @_compiled
-def move(free, whole, there, devices, shares, sign):  # type: ignore[no-untyped-def]
+def move(free, whole, there, slots, sign):  # type: ignore[no-untyped-def]
     """Give shares of devices back, or take them. Return how many more devices nobody uses, and the least that is left
     of one of those: -1 where one is not there, on which nothing changes.
 
     - `free`: the share of each device that is free, by host and device.
     - `whole`: the devices of each host that nobody uses.
     - `there`: whether each host is there.
-    - `devices`: a row of host and device for each share.
-    - `shares`: what is given or taken of each.
+    - `slots`: rows of host, device and share.
     - `sign`: 1 to give, -1 to take.
     """
     more, least = 0, np.inf
-    for i in range(len(shares)):
-        host, device = devices[i, 0], devices[i, 1]
+    for i in range(len(slots)):
+        host, device = int(slots[i, 0]), int(slots[i, 1])
         if not (0 <= host < len(there) and 0 <= device < free.shape[1] and there[host]):
             least = min(least, -1.0)
             continue
         before = free[host, device]
-        after = before + sign * shares[i]
+        after = before + sign * slots[i, 2]
         free[host, device] = after
         least = min(least, after)
         step = int(after >= ALMOST) - int(before >= ALMOST)

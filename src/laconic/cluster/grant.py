@@ -49,9 +49,9 @@ class Grant:
         return tuple(slot[:2] for slot in self.slots)
 
     @cached_property
-    def table(self) -> tuple[np.ndarray, np.ndarray]:
-        """The host and the device of each slot in a row, and the shares."""
-        return np.array(self.devices, dtype=np.int64).reshape(-1, 2), np.array([slot.share for slot in self.slots])
+    def table(self) -> np.ndarray:
+        """A row of host, device and share for each slot."""
+        return np.array(self.slots, dtype=np.float64).reshape(-1, 3)
 
     @cached_property
     def by_host(self) -> tuple[tuple[int, int], ...]:

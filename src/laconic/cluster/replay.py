@@ -188,7 +188,8 @@ class _Replay:
         if self._wake <= now:
             self._wake = math.inf
             events.append(Wake())
-        self._renew_rates()
+        if self._rates_are_old:
+            self._renew_rates()
         return events
 
     def _segment_ended(self, job: int) -> list[Event]:
@@ -236,7 +237,8 @@ class _Replay:
             self._start(job, grant)
         for job, grant in tuned:
             self._retune(job, grant)
-        self._renew_rates()
+        if self._rates_are_old:
+            self._renew_rates()
 
     def _retune(self, job: int, grant: Grant) -> None:
         """Let a job go on with another batch, clock or share of the devices that it has, which takes no time."""
@@ -275,8 +277,7 @@ class _Replay:
 
     def _renew_rates(self) -> None:
         """Let all jobs proceed at the rates that they have beside each other now."""
-        if self._contention is None or not self._rates_are_old:
-            return
+        assert self._contention is not None
         self._rates_are_old = False
         books, computing = self._books, sorted(self._until)
         for job in computing:
@@ -314,7 +315,7 @@ class _Replay:
         self._until.pop(job, None)
         self._began.pop(job, None)
         self._versions[job] += 1
-        self._rates_are_old = True
+        self._rates_are_old = self._contention is not None
 
     def _share(self, job: int, grant: Grant, comes: bool) -> None:
         """Note who is on shared devices, and let those beside proceed at their new rates."""

@@ -67,7 +67,7 @@ class Room:
         self._move(job, grant, 1.0)
 
     def _move(self, job: Job, grant: Grant, sign: float) -> float:
-        more, least = move(self.free, self.whole, self.there, *grant.table, sign)
+        more, least = move(self.free, self.whole, self.there, grant.table, sign)
         self.gpus += more
         if grant.circuits:
             self.ports = dict(self.ports)  # a copy has the same as long as nobody changes them
@@ -79,7 +79,8 @@ class Room:
                 part = sign * count / len(grant.slots)
                 self.cpu_milli[host] += part * job.cpu_milli
                 self.memory_mib[host] += part * job.memory_mib
-        return float(least)
+        found: float = least
+        return found
 
     def lose(self, host: int) -> None:
         """Let a host go; no job is on it any more.

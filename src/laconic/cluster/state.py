@@ -139,7 +139,9 @@ class State:
         - `job`: its number, or theirs.
         """
         known = self.tables
-        return self._grown(job, known.base, known.speed)
+        if isinstance(job, np.ndarray):
+            return self._grown(job, known.base, known.speed)
+        return known.one.base[job] + known.one.speed[job] * (self.now - known.one.since[job])
 
     def speed(self, job: Numbers) -> Any:
         """Return the work a second that a job does now, or that each of many does; 0 while it is placed.
@@ -154,14 +156,13 @@ class State:
         - `job`: its number, or theirs.
         """
         known = self.tables
-        return self._grown(job, known.attained, known.held)
+        if isinstance(job, np.ndarray):
+            return self._grown(job, known.attained, known.held)
+        return known.one.attained[job] + known.one.held[job] * (self.now - known.one.since[job])
 
-    def _grown(self, job: Numbers, amounts: np.ndarray, rates: np.ndarray) -> Any:
-        since = self.tables.since
-        if not isinstance(job, np.ndarray) or job.dtype != np.int64:
-            return amounts[job] + rates[job] * (self.now - since[job])
-        found = np.empty(len(job))
-        grown(job, amounts, rates, since, self.now, found)
+    def _grown(self, jobs: np.ndarray, amounts: np.ndarray, rates: np.ndarray) -> np.ndarray:
+        found = np.empty(len(jobs))
+        grown(jobs, amounts, rates, self.tables.since, self.now, found)
         return found
 
     def executed(self, job: Numbers) -> Any:

@@ -192,7 +192,7 @@ class Tiresias(Policy):
 
     def _expect(self, state: State, memory: Memory, number: int, gpus: float) -> None:
         """Note when a job that holds so many GPUs from now on comes to the end of its queue."""
-        if memory.queue[number] < len(self.thresholds):
+        if memory.queue.item(number) < len(self.thresholds):
             memory.ends[number] = state.now + self._left(state, memory, number) / gpus
             heapq.heappush(memory.next_ends, (memory.ends[number], number))
         else:
@@ -200,8 +200,8 @@ class Tiresias(Policy):
 
     def _left(self, state: State, memory: Memory, number: int) -> float:
         """Return the GPU-seconds after which a job's queue ends for it."""
-        had = float(state.attained(number)) - float(memory.forgiven[number])
-        return float(self.thresholds[memory.queue[number]]) - had
+        had: float = state.attained(number) - memory.forgiven.item(number)
+        return self.thresholds[memory.queue.item(number)] - had
 
     def _next_end(self, state: State, memory: Memory, grants: Changed) -> float:
         """Return in how many seconds a job that is to run comes to the end of its queue. When that will be was noted at
