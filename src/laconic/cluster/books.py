@@ -46,8 +46,9 @@ class Books:
         return State(now, self.cluster, self.jobs, self.active, self.running, self.room, self.estimates, self.known)
 
     def verified(self, changes: Changes, policy: Policy) -> tuple[list[tuple[int, Grant]], list[tuple[int, Grant]]]:
-        """Refuse changes that cannot be carried out; of those who go on with something else, return who has to move,
-        and who only gets another batch, clock or share of the devices that it has.
+        """Refuse changes that cannot be carried out, and let what is free be as it is after them. Of those who go on
+        with something else, return who has to move, and who only gets another batch, clock or share of the devices
+        that it has.
 
         - `changes`: what is to be done.
         - `policy`: who wants it.
@@ -55,7 +56,7 @@ class Books:
         for job, _ in (*changes.start, *changes.resize):
             if job not in self.active:
                 raise ClusterError(f"{policy} gives slots to job {job}, which is not there or is done")
-        check(changes, self.running, self.jobs, self.room)
+        self.room = check(changes, self.running, self.jobs, self.room)
         moved: list[tuple[int, Grant]] = []
         tuned: list[tuple[int, Grant]] = []
         for job, grant in changes.resize:
@@ -70,7 +71,8 @@ class Books:
         self.active.add(job)
 
     def hold(self, job: int, grant: Grant, now: float) -> bool:
-        """Let a job hold slots from now on, on which it is placed; return whether it is the first time."""
+        """Let a job hold slots from now on, on which it is placed, as was verified; return whether it is the first
+        time."""
         known = self.known.one
         self.settle(job, now)
         first = math.isnan(known.first_start[job])
@@ -78,19 +80,15 @@ class Books:
             known.first_start[job] = now
         else:
             known.restarts[job] += 1
-        self.room.take(self.jobs[job], grant)
         self.running[job] = grant
         known.held[job] = grant.gpus
         return first
 
     def retune(self, job: int, grant: Grant) -> Grant:
-        """Give a job that was settled another batch, clock or share of the devices that it has, and return what it
-        held."""
+        """Give a job that was settled another batch, clock or share of the devices that it has, as was verified, and
+        return what it held."""
         before, self.running[job] = self.running[job], grant
-        if grant.slots != before.slots:
-            self.room.give(self.jobs[job], before)
-            self.room.take(self.jobs[job], grant)
-            self.known.held[job] = grant.gpus
+        self.known.held[job] = grant.gpus
         return before
 
     def proceed(self, job: int, rate: Rate) -> None:
@@ -122,10 +120,15 @@ class Books:
                     parts[STALLED][job] += seconds
         since[job] = now
 
-    def release(self, job: int) -> Grant:
-        """Take a job's slots from it, and return them; it has been settled."""
+    def release(self, job: int, verified: bool = False) -> Grant:
+        """Take a job's slots from it, and return them; it has been settled.
+
+        - `job`: its number.
+        - `verified`: whether this was among changes that were verified: then they are free already.
+        """
         grant = self.running.pop(job)
-        self.room.give(self.jobs[job], grant)
+        if not verified:
+            self.room.give(self.jobs[job], grant)
         known = self.known.one
         known.held[job] = known.speed[job] = 0.0
         self.communicating.pop(job, None)

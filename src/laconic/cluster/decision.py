@@ -109,9 +109,9 @@ def diff(running: Mapping[int, Grant], decision: Decision) -> Changes:
     return Changes(tuple(sorted(stop)), tuple(start), tuple(resize))
 
 
-def check(changes: Changes, running: Mapping[int, Grant], jobs: Sequence[Job], room: Room) -> None:
-    """Refuse changes that cannot be carried out: a device or an optical port given away twice, a part of a gang, a host
-    that lacks what a job needs or is lost.
+def check(changes: Changes, running: Mapping[int, Grant], jobs: Sequence[Job], room: Room) -> Room:
+    """Return what is free after changes. Refuse those that cannot be carried out: a device or an optical port given
+    away twice, a part of a gang, a host that lacks what a job needs or is lost.
 
     - `changes`: what is to be done.
     - `running`: what every running job holds.
@@ -131,6 +131,7 @@ def check(changes: Changes, running: Mapping[int, Grant], jobs: Sequence[Job], r
         circuits = circuits or bool(grant.circuits)
     if circuits:
         _check_circuits(changes, running, jobs, room)
+    return after
 
 
 def _refuse(job: Job, grant: Grant, after: Room) -> None:

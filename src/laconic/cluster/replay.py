@@ -232,7 +232,7 @@ class _Replay:
         moved, tuned = self._books.verified(changes, self._policy)
         for job in (*changes.stop, *(job for job, _ in moved)):
             self._settle(job)
-            self._release(job)
+            self._release(job, verified=True)
         for job, grant in (*changes.start, *moved):
             self._start(job, grant)
         for job, grant in tuned:
@@ -307,9 +307,9 @@ class _Replay:
     def _settle(self, job: int) -> None:
         self._books.settle(job, self._now)
 
-    def _release(self, job: int) -> None:
+    def _release(self, job: int, verified: bool = False) -> None:
         """Take a job's slots from it; it has been settled."""
-        grant = self._books.release(job)
+        grant = self._books.release(job, verified)
         if grant.is_shared:
             self._share(job, grant, False)
         self._until.pop(job, None)

@@ -334,7 +334,7 @@ class Run:
         books.running = dict(books.running)
         for job in (*changes.stop, *(job for job, _ in moved)):
             books.settle(job, now)
-            self._release(job)
+            self._release(job, verified=True)
         for job, grant in (*changes.start, *moved):
             books.hold(job, grant, now)
             self._broken.discard(job)
@@ -347,8 +347,8 @@ class Run:
             if job in self._until:
                 self._proceed(job)
 
-    def _release(self, job: int) -> None:
-        self._books.release(job)
+    def _release(self, job: int, verified: bool = False) -> None:
+        self._books.release(job, verified)
         self._until.pop(job, None)
 
     # ------------------------------------------------------------------------------------------ what gangs do
