@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from laconic.cluster.grant import Grant
 from laconic.cluster.hosts import Cluster
@@ -64,8 +65,7 @@ class Decision:
         return Decision(Changed(running, start, stop), wake)
 
 
-@dataclass(frozen=True)
-class Changes:
+class Changes(NamedTuple):
     """What has to be done to get from one allocation to another.
 
     - `stop`: jobs that run and shall not.

@@ -131,7 +131,7 @@ class _Replay:
         while self._left:
             self._now = self._next_time(bool(events), every)
             in_round = every is not None and not self._now % every and self._round < self._now
-            events += self._happened(before_a_round=in_round)
+            self._happen(events, before_a_round=in_round)
             if every is not None and (not in_round or not self._books.active):
                 continue
             self._round = self._now
@@ -166,15 +166,14 @@ class _Replay:
             )
         return soonest
 
-    def _happened(self, before_a_round: bool) -> list[Event]:
-        """Let everything happen that happens now, or now and before the round's decision, and return it."""
-        events: list[Event] = []
+    def _happen(self, events: list[Event], before_a_round: bool) -> None:
+        """Let everything happen that happens now, or now and before the round's decision, and note it."""
         now, heap = self._now, self._heap
         while heap and heap[0][0] <= now and not (before_a_round and heap[0][1] == _LATE):
             _, kind, number, version = heapq.heappop(heap)
             if kind == _SEGMENT or kind == _LATE:
                 if version == self._versions[number]:
-                    events += self._segment_ended(number)
+                    self._end_segment(number, events)
             elif kind == _LOST:
                 events.append(self._lose(number))
             else:
@@ -190,24 +189,24 @@ class _Replay:
             events.append(Wake())
         if self._rates_are_old:
             self._renew_rates()
-        return events
 
-    def _segment_ended(self, job: int) -> list[Event]:
+    def _end_segment(self, job: int, events: list[Event]) -> None:
         """A job is ready to compute, has come to where its rate changes, or is done."""
         if job not in self._until:  # it has been placed
             self._settle(job)
             self._began[job] = self._now, self._base[job]
             self._begin(job)
-            return []
+            return
         self._settle(job)
         self._base[job] = self._until[job]
         if self._until[job] >= self._jobs[job].progress.work:
             self._release(job)
             self._books.complete(job, self._now)
             self._left -= 1
-            return [Completion(job)]
+            events.append(Completion(job))
+            return
         self._begin(job)
-        return [Advanced(job)]
+        events.append(Advanced(job))
 
     def _lose(self, host: int) -> HostLost:
         jobs = self._books.holders(host)

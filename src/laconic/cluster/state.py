@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -99,8 +98,7 @@ class Tables:
         self.estimates: Sequence[Estimate] = ()
 
 
-@dataclass(frozen=True)
-class State:
+class State(NamedTuple):
     """A cluster at one moment, which is not to be written to.
 
     - `now`: the time, in seconds.

@@ -148,13 +148,13 @@ class Workflow(Policy):
             estimates = list(state.estimates)
             for job, known in profiles.items():
                 estimates[job] = known.work
-            seen = replace(seen, estimates=estimates)
+            seen = seen._replace(estimates=estimates)
         if self.allocate is not None:
             jobs, tables = list(state.jobs), copy.copy(state.tables)
             for job, count in workers.items():
                 if count != jobs[job].workers:
                     jobs[job] = replace(jobs[job], gpus=count)
-            seen = replace(seen, jobs=jobs, tables=tables, running=running, room=room)
+            seen = seen._replace(jobs=jobs, tables=tables, running=running, room=room)
         return seen
 
 
