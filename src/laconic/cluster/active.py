@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, insort
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 
-class Active(Collection[int]):
+class Active:
     """The jobs that were submitted and are not done, in the order of their numbers, which is that of their arrivals."""
 
     def __init__(self) -> None:

@@ -61,6 +61,18 @@ def grown(jobs, amounts, rates, since, now, found):  # type: ignore[no-untyped-d
 
 
 @_compiled
+def remaining(jobs, wholes, amounts, rates, since, now, found):  # type: ignore[no-untyped-def]
+    """Find what such amounts lack of others, or 0.
+
+    - `wholes`: the others, by number.
+    - `jobs`, `amounts`, `rates`, `since`, `now`, `found`: as above.
+    """
+    for i in range(len(jobs)):
+        job = jobs[i]
+        found[i] = max(wholes[job] - (amounts[job] + rates[job] * (now - since[job])), 0.0)
+
+
+@_compiled
 def move(free, whole, there, slots, sign):  # type: ignore[no-untyped-def]
     """Give shares of devices back, or take them. Return how many more devices nobody uses, and the least that is left
     of one of those: -1 where one is not there, on which nothing changes.

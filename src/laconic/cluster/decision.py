@@ -91,7 +91,7 @@ def diff(running: Mapping[int, Grant], decision: Decision) -> Changes:
     - `decision`: what is wanted.
     """
     wanted = decision.grants
-    if isinstance(wanted, Changed) and wanted.base is running:
+    if type(wanted) is Changed and wanted.base is running:
         if not wanted.start and not wanted.stop:
             return NOTHING
         stop = [job for job in wanted.stop if job in running and job not in wanted.start]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laconic.cluster.active import Active
-from laconic.cluster.compiled import grown
+from laconic.cluster.compiled import grown, remaining
 from laconic.cluster.grant import Grant
 from laconic.cluster.hosts import Cluster
 from laconic.cluster.job import Job
@@ -194,7 +194,8 @@ class State(NamedTuple):
         known = self.tables
         if known.estimates is not self.estimates:
             known.estimates, known.works = self.estimates, np.array([whole.value for whole in self.estimates])
-        found: NDArray[np.float64] = np.maximum(known.works[jobs] - self.done(jobs), 0.0)
+        found = np.empty(len(jobs))
+        remaining(jobs, known.works, known.base, known.speed, known.since, self.now, found)
         return found
 
     def has_started(self, job: int) -> bool:

@@ -118,7 +118,7 @@ class Tiresias(Policy):
                 self._expect(state, memory, number, state.tables.held.item(number))
         decision = run_in_order(state, self.order(state, memory), emptiest if self.by_entry else consolidated)
         grants = decision.grants
-        assert isinstance(grants, Changed)
+        assert type(grants) is Changed
         for number in grants.start:
             if not self.by_entry and memory.rank.item(number) % SPAN >= NEVER:
                 memory.rank[number] = memory.starts
