@@ -15,7 +15,7 @@ from laconic.cluster.job import Job, Rate
 from laconic.cluster.outcome import PARTS, Logged, Outcome
 from laconic.cluster.policy import Policy
 from laconic.cluster.room import Room
-from laconic.cluster.state import Estimate, State, Tables
+from laconic.cluster.state import Estimate, State, Tables, one_by_one
 from laconic.errors import ClusterError
 
 WAITING, PLACING, COMPUTING, COMMUNICATING, STALLED = range(len(PARTS))
@@ -34,7 +34,7 @@ class Books:
         self.estimates = estimates or [Estimate(job.progress.work, "true", 0.0) for job in jobs]
         self.known = Tables(len(jobs))
         self.parts = np.zeros((len(PARTS), len(jobs)))
-        self._parts = [memoryview(part) for part in self.parts]
+        self._parts = [one_by_one(part) for part in self.parts]
         self.completed = np.full(len(jobs), np.nan)
         self.room = Room(cluster)
         self.active = Active()

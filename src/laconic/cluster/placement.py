@@ -11,6 +11,7 @@ from laconic.cluster.compiled import on_few_hosts
 from laconic.cluster.grant import Grant, Slot
 from laconic.cluster.room import ALMOST, Room
 
+
 def consolidated(room: Room, workers: int) -> Grant | None:
     """Return whole devices on as few hosts as possible: the fullest host that holds the whole gang; where none does,
     the emptiest hosts, and the rest on the fullest host that holds it. None where there are too few.

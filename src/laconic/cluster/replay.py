@@ -59,8 +59,8 @@ class Outage:
     end: float = math.inf
 
 
-# What happens, in the order in which it counts where several things happen at once: the end of a segment, a host that is
-# lost or back, and the end of a segment that was rounded down, which in truth is after what is decided now.
+# What happens, in the order in which it counts where several things happen at once: the end of a segment, a host that
+# is lost or back, and the end of a segment that was rounded down, which in truth is after what is decided now.
 _SEGMENT, _LOST, _BACK, _LATE = range(4)
 
 
@@ -171,7 +171,7 @@ class _Replay:
         now, heap = self._now, self._heap
         while heap and heap[0][0] <= now and not (before_a_round and heap[0][1] == _LATE):
             _, kind, number, version = heapq.heappop(heap)
-            if kind == _SEGMENT or kind == _LATE:
+            if kind in (_SEGMENT, _LATE):
                 if version == self._versions[number]:
                     self._end_segment(number, events)
             elif kind == _LOST:

@@ -201,7 +201,8 @@ class Tiresias(Policy):
     def _left(self, state: State, memory: Memory, number: int) -> float:
         """Return the GPU-seconds after which a job's queue ends for it."""
         had: float = state.attained(number) - memory.forgiven.item(number)
-        return self.thresholds[memory.queue.item(number)] - had
+        end: float = self.thresholds[memory.queue.item(number)]
+        return end - had
 
     def _next_end(self, state: State, memory: Memory, grants: Changed) -> float:
         """Return in how many seconds a job that is to run comes to the end of its queue. When that will be was noted at

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
-
 from laconic.cluster.decision import Decision
 from laconic.cluster.grant import Grant
 from laconic.cluster.hosts import Cluster
