@@ -40,6 +40,7 @@ def philly(made: Table, folder: Path, count: int | None) -> None:
     jobs = read_philly(folder / "pollux" / "traces" / "philly.csv")[:count]
     policies: list[Policy] = [Fifo(), Fifo(True), Srtf(), Tiresias()]
     for policy in policies:
+        replay(jobs[:2000], Cluster.uniform(8, 8), policy)  # compiles
         begin = time.process_time()
         outcome = replay(jobs, Cluster.uniform(64, 8), policy, Costs(restart=30.0))
         spent = time.process_time() - begin

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from laconic.cluster.grant import Grant
 from laconic.cluster.hosts import Cluster
@@ -64,8 +65,7 @@ class Decision:
         return Decision(Changed(running, start, stop), wake)
 
 
-@dataclass(frozen=True)
-class Changes:
+class Changes(NamedTuple):
     """What has to be done to get from one allocation to another.
 
     - `stop`: jobs that run and shall not.
@@ -91,45 +91,57 @@ def diff(running: Mapping[int, Grant], decision: Decision) -> Changes:
     - `decision`: what is wanted.
     """
     wanted = decision.grants
-    if isinstance(wanted, Changed) and wanted.base is running:
+    if type(wanted) is Changed and wanted.base is running:
         if not wanted.start and not wanted.stop:
             return NOTHING
-        stop = tuple(job for job in wanted.stop if job in running and job not in wanted.start)
+        stop = [job for job in wanted.stop if job in running and job not in wanted.start]
         given = wanted.start
     else:
-        stop, given = tuple(job for job in running if job not in wanted), wanted
-    start = tuple((job, grant) for job, grant in given.items() if job not in running)
-    resize = tuple((job, grant) for job, grant in given.items() if job in running and running[job] != grant)
-    return Changes(tuple(sorted(stop)), start, resize)
+        stop, given = [job for job in running if job not in wanted], wanted
+    start: list[tuple[int, Grant]] = []
+    resize: list[tuple[int, Grant]] = []
+    for job, grant in given.items():
+        held = running.get(job)
+        if held is None:
+            start.append((job, grant))
+        elif held is not grant and held != grant:
+            resize.append((job, grant))
+    return Changes(tuple(sorted(stop)), tuple(start), tuple(resize))
 
 
-def check(changes: Changes, running: Mapping[int, Grant], jobs: Sequence[Job], room: Room) -> None:
-    """Refuse changes that cannot be carried out: a device or an optical port given away twice, a part of a gang, a host
-    that lacks what a job needs or is lost.
+def check(changes: Changes, running: Mapping[int, Grant], jobs: Sequence[Job], room: Room) -> Room:
+    """Return what is free after changes. Refuse those that cannot be carried out: a device or an optical port given
+    away twice, a part of a gang, a host that lacks what a job needs or is lost.
 
     - `changes`: what is to be done.
     - `running`: what every running job holds.
     - `jobs`: all jobs, by their numbers.
     - `room`: what is free.
     """
-    left: dict[tuple[int, int], float] = {}
-    free = room.free.item
+    after, circuits = room.copy(), False
     for job in (*changes.stop, *(job for job, _ in changes.resize)):
-        for host, device, share in running[job].slots:
-            left[host, device] = left.get((host, device), free(host, device)) + share
+        after.give(jobs[job], running[job])
     for job, grant in (*changes.start, *changes.resize):
-        _check_gang(jobs[job], grant, room.cluster)
-        for host, device, share in grant.slots:
-            rest = left.get((host, device), free(host, device)) - share
-            if rest < -SLACK:
-                raise ClusterError(
-                    f"device {device} of {room.cluster.hosts[host].name} has no {share:g} left for {jobs[job].name}"
-                )
-            left[host, device] = rest
-    if any(grant.circuits for _, grant in (*changes.start, *changes.resize)):
+        wanted = jobs[job]
+        _check_gang(wanted, grant, room.cluster)
+        if after.take(wanted, grant) < -SLACK:
+            _refuse(wanted, grant, after)
+        if wanted.cpu_milli or wanted.memory_mib:
+            _check_hosts(wanted, grant, after)
+        circuits = circuits or bool(grant.circuits)
+    if circuits:
         _check_circuits(changes, running, jobs, room)
-    if any(jobs[job].cpu_milli or jobs[job].memory_mib for job, _ in (*changes.start, *changes.resize)):
-        _check_hosts(changes, running, jobs, room)
+    return after
+
+
+def _refuse(job: Job, grant: Grant, after: Room) -> None:
+    """Say which device of a grant is not there or not free."""
+    hosts = after.cluster.hosts
+    for host, device, share in grant.slots:
+        if not (0 <= host < len(hosts) and 0 <= device < hosts[host].gpus):
+            raise ClusterError(f"{job.name} is given device {device} of host {host}, which does not exist")
+        if host in after.lost or after.free[host, device] < -SLACK:
+            raise ClusterError(f"device {device} of {hosts[host].name} has no {share:g} left for {job.name}")
 
 
 def _check_gang(job: Job, grant: Grant, cluster: Cluster) -> None:
@@ -137,13 +149,15 @@ def _check_gang(job: Job, grant: Grant, cluster: Cluster) -> None:
     if not job.least <= workers <= job.most:
         wanted = str(job.least) if job.least == job.most else f"{job.least} to {job.most}"
         raise ClusterError(f"{job.name} is given {workers} slots and runs with {wanted}")
-    if len({slot[:2] for slot in grant.slots}) < workers:
+    if not grant.is_proper:
+        for slot in grant.slots:
+            if not 0 < slot.share <= 1:
+                raise ClusterError(f"{job.name} is given {slot.share:g} of a device; a share is above 0 and at most 1")
         raise ClusterError(f"{job.name} is given a device twice; give each of its workers another")
-    for slot in grant.slots:
-        if not 0 < slot.share <= 1:
-            raise ClusterError(f"{job.name} is given {slot.share:g} of a device; a share is above 0 and at most 1")
-        if job.gpu_types and cluster.hosts[slot.host].gpu not in job.gpu_types:
-            raise ClusterError(f"{job.name} cannot run on a {cluster.hosts[slot.host].gpu}")
+    if job.gpu_types:
+        for slot in grant.slots:
+            if cluster.hosts[slot.host].gpu not in job.gpu_types:
+                raise ClusterError(f"{job.name} cannot run on a {cluster.hosts[slot.host].gpu}")
 
 
 def _check_circuits(changes: Changes, running: Mapping[int, Grant], jobs: Sequence[Job], room: Room) -> None:
@@ -163,14 +177,8 @@ def _check_circuits(changes: Changes, running: Mapping[int, Grant], jobs: Sequen
                     raise ClusterError(f'rack "{rack}" has no optical port left for {jobs[job].name}')
 
 
-def _check_hosts(changes: Changes, running: Mapping[int, Grant], jobs: Sequence[Job], room: Room) -> None:
+def _check_hosts(job: Job, grant: Grant, after: Room) -> None:
     """Refuse hosts that lack cores or memory."""
-    after = room.copy()
-    for job in (*changes.stop, *(job for job, _ in changes.resize)):
-        after.give(jobs[job], running[job])
-    for job, grant in (*changes.start, *changes.resize):
-        after.take(jobs[job], grant)
-        for host, _ in grant.by_host:
-            if after.cpu_milli[host] < -SLACK or after.memory_mib[host] < -SLACK:
-                name = room.cluster.hosts[host].name
-                raise ClusterError(f"{name} lacks the cores or the memory that {jobs[job].name} needs")
+    for host, _ in grant.by_host:
+        if after.cpu_milli[host] < -SLACK or after.memory_mib[host] < -SLACK:
+            raise ClusterError(f"{after.cluster.hosts[host].name} lacks the cores or the memory that {job.name} needs")

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
+
 
 class Slot(NamedTuple):
     """A share of one device of one host."""
@@ -47,12 +49,22 @@ class Grant:
         return tuple(slot[:2] for slot in self.slots)
 
     @cached_property
+    def table(self) -> np.ndarray:
+        """A row of host, device and share for each slot."""
+        return np.array(self.slots, dtype=np.float64).reshape(-1, 3)
+
+    @cached_property
     def by_host(self) -> tuple[tuple[int, int], ...]:
         """The hosts, each with how many of the slots it has."""
         counts: dict[int, int] = {}
         for slot in self.slots:
             counts[slot.host] = counts.get(slot.host, 0) + 1
         return tuple(counts.items())
+
+    @cached_property
+    def is_proper(self) -> bool:
+        """Whether every slot is a part of another device, or all of it."""
+        return len(set(self.devices)) == len(self.slots) and all(0 < slot.share <= 1 for slot in self.slots)
 
     @cached_property
     def is_shared(self) -> bool:

@@ -69,7 +69,7 @@ class Fixed:
 
     def rate(self, done: float, grant: Grant, cluster: Cluster, beside: Sequence[Job]) -> Rate:
         del done, cluster, beside
-        return Rate(min(slot.share for slot in grant.slots), self.work)
+        return Rate(min(slot.share for slot in grant.slots) if grant.is_shared else 1.0, self.work)
 
 
 @dataclass(frozen=True)

@@ -164,7 +164,7 @@ def books_at(entry: Mapping[str, Any], jobs: Sequence[Job], cluster: Cluster) ->
     """
     books = Books(jobs, cluster)
     for job in entry["active"]:
-        books.active[job] = None
+        books.active.add(job)
     for job, row in entry["rows"].items():
         enter_row(books, int(job), row)
     for host in entry["lost"]:

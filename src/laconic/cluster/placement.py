@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from functools import lru_cache
 
 import numpy as np
 
+from laconic.cluster.compiled import on_few_hosts
 from laconic.cluster.grant import Grant, Slot
 from laconic.cluster.room import ALMOST, Room
-
-_MANY = np.iinfo(np.int64).max
 
 
 def consolidated(room: Room, workers: int) -> Grant | None:
@@ -21,18 +21,16 @@ def consolidated(room: Room, workers: int) -> Grant | None:
     """
     if room.gpus < workers:
         return None
-    counts, slots, left = room.whole, list[Slot](), workers
-    while left:
-        host = int(np.where(counts >= left, counts, _MANY).argmin())
-        if counts.item(host) < left:  # no host holds the rest
-            host = int(counts.argmax())
-        taken = [device for device, share in enumerate(room.free[host].tolist()) if share >= ALMOST][:left]
-        slots += [Slot(host, device) for device in taken]
-        left -= len(taken)
-        if left:
-            counts = counts.copy()
-            counts[host] = 0
-    return Grant.of(slots)
+    chosen = np.empty(workers, np.int64)
+    on_few_hosts(room.free, room.whole, chosen)
+    return _grant(room.free.shape[1], *chosen.tolist())
+
+
+@lru_cache(maxsize=1 << 15)
+def _grant(width: int, *places: int) -> Grant:
+    """Return the grant of whole devices, given by their places in a table of so many devices a host; the same devices
+    are given again and again."""
+    return Grant(tuple(Slot(*divmod(place, width)) for place in places))
 
 
 def one_after_another(room: Room, workers: int, groups: Iterable[Collection[int]]) -> Grant | None:

@@ -6,7 +6,6 @@ import heapq
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 
 from laconic.cluster.books import Books
 from laconic.cluster.contention import Contention, Running
@@ -60,13 +59,9 @@ class Outage:
     end: float = math.inf
 
 
-class _Kind(IntEnum):
-    """What happens, in the order in which it counts where several things happen at once."""
-
-    SEGMENT = 0
-    LOST = 1
-    BACK = 2
-    LATE = 3  # the end of a segment that was rounded down: in truth it is after what is decided now
+# What happens, in the order in which it counts where several things happen at once: the end of a segment, a host that
+# is lost or back, and the end of a segment that was rounded down, which in truth is after what is decided now.
+_SEGMENT, _LOST, _BACK, _LATE = range(4)
 
 
 def replay(
@@ -113,6 +108,7 @@ class _Replay:
     ) -> None:
         self._jobs, self._cluster, self._policy, self._costs = jobs, cluster, policy, costs
         self._books = Books(jobs, cluster, estimates)
+        self._base = self._books.known.one.base
         self._log: list[Logged] | None = [] if keep_log else None
         self._journal = journal
         self._until: dict[int, float] = {}  # work at which a running job's rate changes; absent while it is placed
@@ -122,10 +118,11 @@ class _Replay:
         self._contention, self._rates_are_old = contention, False
         self._heap: list[tuple[float, int, int, int]] = []
         for outage in outages:
-            self._heap.append((outage.begin, _Kind.LOST, outage.host, 0))
-            self._heap.append((outage.end, _Kind.BACK, outage.host, 0))
+            self._heap.append((outage.begin, _LOST, outage.host, 0))
+            self._heap.append((outage.end, _BACK, outage.host, 0))
         heapq.heapify(self._heap)
         self._arrived, self._left, self._decisions = 0, len(jobs), 0
+        self._arrival = jobs[0].arrival if jobs else math.inf  # the next
         self._now, self._wake, self._round = 0.0, math.inf, -math.inf
 
     def run(self) -> Outcome:
@@ -134,7 +131,7 @@ class _Replay:
         while self._left:
             self._now = self._next_time(bool(events), every)
             in_round = every is not None and not self._now % every and self._round < self._now
-            events += self._happened(before_a_round=in_round)
+            self._happen(events, before_a_round=in_round)
             if every is not None and (not in_round or not self._books.active):
                 continue
             self._round = self._now
@@ -159,8 +156,7 @@ class _Replay:
 
     def _next_time(self, undecided: bool, every: float | None) -> float:
         """Return when the next thing happens, or the next round begins."""
-        arrival = self._jobs[self._arrived].arrival if self._arrived < len(self._jobs) else math.inf
-        soonest = min(self._heap[0][0] if self._heap else math.inf, arrival, self._wake)
+        soonest = min(self._heap[0][0] if self._heap else math.inf, self._arrival, self._wake)
         if every is not None and (undecided or self._books.active):
             soonest = min(soonest, (self._now // every + 1) * every)
         if soonest == math.inf:
@@ -170,46 +166,47 @@ class _Replay:
             )
         return soonest
 
-    def _happened(self, before_a_round: bool) -> list[Event]:
-        """Let everything happen that happens now, or now and before the round's decision, and return it."""
-        events: list[Event] = []
+    def _happen(self, events: list[Event], before_a_round: bool) -> None:
+        """Let everything happen that happens now, or now and before the round's decision, and note it."""
         now, heap = self._now, self._heap
-        while heap and heap[0][0] <= now and not (before_a_round and heap[0][1] == _Kind.LATE):
+        while heap and heap[0][0] <= now and not (before_a_round and heap[0][1] == _LATE):
             _, kind, number, version = heapq.heappop(heap)
-            if kind in (_Kind.SEGMENT, _Kind.LATE):
+            if kind in (_SEGMENT, _LATE):
                 if version == self._versions[number]:
-                    events += self._segment_ended(number)
-            elif kind == _Kind.LOST:
+                    self._end_segment(number, events)
+            elif kind == _LOST:
                 events.append(self._lose(number))
             else:
                 self._books.room.regain(number)
                 events.append(HostBack(number))
-        while self._arrived < len(self._jobs) and self._jobs[self._arrived].arrival <= now:
+        while self._arrival <= now:
             self._books.arrive(self._arrived)
             events.append(Arrival(self._arrived))
             self._arrived += 1
+            self._arrival = self._jobs[self._arrived].arrival if self._arrived < len(self._jobs) else math.inf
         if self._wake <= now:
             self._wake = math.inf
             events.append(Wake())
-        self._renew_rates()
-        return events
+        if self._rates_are_old:
+            self._renew_rates()
 
-    def _segment_ended(self, job: int) -> list[Event]:
+    def _end_segment(self, job: int, events: list[Event]) -> None:
         """A job is ready to compute, has come to where its rate changes, or is done."""
         if job not in self._until:  # it has been placed
             self._settle(job)
-            self._began[job] = self._now, float(self._books.known.base[job])
+            self._began[job] = self._now, self._base[job]
             self._begin(job)
-            return []
+            return
         self._settle(job)
-        self._books.known.base[job] = self._until[job]
+        self._base[job] = self._until[job]
         if self._until[job] >= self._jobs[job].progress.work:
             self._release(job)
             self._books.complete(job, self._now)
             self._left -= 1
-            return [Completion(job)]
+            events.append(Completion(job))
+            return
         self._begin(job)
-        return [Advanced(job)]
+        events.append(Advanced(job))
 
     def _lose(self, host: int) -> HostLost:
         jobs = self._books.holders(host)
@@ -234,12 +231,13 @@ class _Replay:
         moved, tuned = self._books.verified(changes, self._policy)
         for job in (*changes.stop, *(job for job, _ in moved)):
             self._settle(job)
-            self._release(job)
+            self._release(job, verified=True)
         for job, grant in (*changes.start, *moved):
             self._start(job, grant)
         for job, grant in tuned:
             self._retune(job, grant)
-        self._renew_rates()
+        if self._rates_are_old:
+            self._renew_rates()
 
     def _retune(self, job: int, grant: Grant) -> None:
         """Let a job go on with another batch, clock or share of the devices that it has, which takes no time."""
@@ -263,7 +261,7 @@ class _Replay:
         if delay:
             self._push(job, self._now + delay)
         else:
-            self._began[job] = self._now, float(self._books.known.base[job])
+            self._began[job] = self._now, self._base[job]
             self._begin(job)
 
     def _begin(self, job: int) -> None:
@@ -273,16 +271,12 @@ class _Replay:
             self._proceed(job, Rate(0.0, self._until.get(job, 0.0)))
             return
         grant = self._books.running[job]
-        beside = self._neighbours(job, grant)
-        rate = self._jobs[job].progress.rate(
-            float(self._books.known.base[job]), grant, self._cluster, [self._jobs[other] for other in beside]
-        )
-        self._proceed(job, rate)
+        beside = [self._jobs[other] for other in self._neighbours(job, grant)] if grant.is_shared else []
+        self._proceed(job, self._jobs[job].progress.rate(self._base[job], grant, self._cluster, beside))
 
     def _renew_rates(self) -> None:
         """Let all jobs proceed at the rates that they have beside each other now."""
-        if self._contention is None or not self._rates_are_old:
-            return
+        assert self._contention is not None
         self._rates_are_old = False
         books, computing = self._books, sorted(self._until)
         for job in computing:
@@ -297,30 +291,30 @@ class _Replay:
         self._books.proceed(job, rate)
         self._until[job] = rate.until
         if rate.speed > 0:
-            done = self._books.known.base.item(job)
+            done = self._base[job]
             whole = exact = rate.exact_seconds(done)
             if rate.rounded:
                 whole = rate.seconds(done)
-            self._push(job, self._now + whole, _Kind.LATE if whole < exact else _Kind.SEGMENT)
+            self._push(job, self._now + whole, _LATE if whole < exact else _SEGMENT)
         else:
             self._versions[job] += 1
 
-    def _push(self, job: int, time: float, kind: _Kind = _Kind.SEGMENT) -> None:
+    def _push(self, job: int, time: float, kind: int = _SEGMENT) -> None:
         self._versions[job] += 1
         heapq.heappush(self._heap, (time, kind, job, self._versions[job]))
 
     def _settle(self, job: int) -> None:
         self._books.settle(job, self._now)
 
-    def _release(self, job: int) -> None:
+    def _release(self, job: int, verified: bool = False) -> None:
         """Take a job's slots from it; it has been settled."""
-        grant = self._books.release(job)
+        grant = self._books.release(job, verified)
         if grant.is_shared:
             self._share(job, grant, False)
         self._until.pop(job, None)
         self._began.pop(job, None)
         self._versions[job] += 1
-        self._rates_are_old = True
+        self._rates_are_old = self._contention is not None
 
     def _share(self, job: int, grant: Grant, comes: bool) -> None:
         """Note who is on shared devices, and let those beside proceed at their new rates."""

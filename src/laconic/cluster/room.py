@@ -6,11 +6,12 @@ from collections.abc import Collection
 
 import numpy as np
 
+from laconic.cluster.compiled import ALMOST, move
 from laconic.cluster.grant import Grant
 from laconic.cluster.hosts import Cluster
 from laconic.cluster.job import Job
 
-ALMOST = 1.0 - 1e-9  # of a device: sums of shares round
+__all__ = ["ALMOST", "Room"]
 
 
 class Room:
@@ -27,15 +28,15 @@ class Room:
         self.cpu_milli = np.array([host.cpu_milli for host in cluster.hosts])
         self.memory_mib = np.array([host.memory_mib for host in cluster.hosts])
         self.lost: frozenset[int] = frozenset()
+        self.there = np.ones(len(cluster.hosts), dtype=np.bool_)  # the hosts that are not lost
         self.ports = {host.rack: cluster.circuit_ports for host in cluster.hosts} if cluster.circuit_ports else {}
 
     def copy(self) -> Room:
         """Return the same room to try things out on."""
         other = object.__new__(Room)
-        other.cluster, other.gpus, other.lost = self.cluster, self.gpus, self.lost
+        other.cluster, other.gpus, other.lost, other.there = self.cluster, self.gpus, self.lost, self.there
         other.free, other.whole = self.free.copy(), self.whole.copy()
-        other.cpu_milli, other.memory_mib = self.cpu_milli.copy(), self.memory_mib.copy()
-        other.ports = dict(self.ports)
+        other.cpu_milli, other.memory_mib, other.ports = self.cpu_milli, self.memory_mib, self.ports
         return other
 
     def only(self, hosts: Collection[int]) -> Room:
@@ -49,13 +50,13 @@ class Room:
                 part.lose(other)
         return part
 
-    def take(self, job: Job, grant: Grant) -> None:
-        """Take what a job is given.
+    def take(self, job: Job, grant: Grant) -> float:
+        """Take what a job is given, and return the least that is left of a device; below 0, it was not free.
 
         - `job`: the job, whose needs of a host are spread over its slots.
         - `grant`: its slots.
         """
-        self._move(job, grant, -1.0)
+        return self._move(job, grant, -1.0)
 
     def give(self, job: Job, grant: Grant) -> None:
         """Give back what a job had.
@@ -65,25 +66,21 @@ class Room:
         """
         self._move(job, grant, 1.0)
 
-    def _move(self, job: Job, grant: Grant, sign: float) -> None:
-        free, lost = self.free, self.lost
-        for host, device, share in grant.slots:
-            if host in lost:
-                continue
-            before = free.item(host, device)
-            after = free[host, device] = before + sign * share
-            if (before >= ALMOST) != (after >= ALMOST):
-                step = 1 if after >= ALMOST else -1
-                self.whole[host] += step
-                self.gpus += step
-        for circuit in grant.circuits:
-            for rack in circuit:
+    def _move(self, job: Job, grant: Grant, sign: float) -> float:
+        more, least = move(self.free, self.whole, self.there, grant.table, sign)
+        self.gpus += more
+        if grant.circuits:
+            self.ports = dict(self.ports)  # a copy has the same as long as nobody changes them
+            for rack in (rack for circuit in grant.circuits for rack in circuit):
                 self.ports[rack] = self.ports.get(rack, 0) + int(sign)
         if job.cpu_milli or job.memory_mib:
+            self.cpu_milli, self.memory_mib = self.cpu_milli.copy(), self.memory_mib.copy()  # as above
             for host, count in grant.by_host:
                 part = sign * count / len(grant.slots)
                 self.cpu_milli[host] += part * job.cpu_milli
                 self.memory_mib[host] += part * job.memory_mib
+        found: float = least
+        return found
 
     def lose(self, host: int) -> None:
         """Let a host go; no job is on it any more.
@@ -92,7 +89,7 @@ class Room:
         """
         self.gpus -= int(self.whole[host])
         self.free[host], self.whole[host] = 0.0, 0
-        self.lost |= {host}
+        self._is_lost(self.lost | {host})
 
     def regain(self, host: int) -> None:
         """Let a host come back, empty.
@@ -100,6 +97,10 @@ class Room:
         - `host`: its number.
         """
         if host in self.lost:
-            self.lost -= {host}
+            self._is_lost(self.lost - {host})
             self.free[host], self.whole[host] = self.cluster.capacity[host], self.cluster.hosts[host].gpus
             self.gpus += self.cluster.hosts[host].gpus
+
+    def _is_lost(self, hosts: frozenset[int]) -> None:
+        self.lost, self.there = hosts, np.ones(len(self.there), dtype=np.bool_)
+        self.there[list(hosts)] = False

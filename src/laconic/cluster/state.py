@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
+from laconic.cluster.active import Active
+from laconic.cluster.compiled import grown, remaining
 from laconic.cluster.grant import Grant
 from laconic.cluster.hosts import Cluster
 from laconic.cluster.job import Job
@@ -64,6 +66,27 @@ class Estimate(NamedTuple):
 Numbers = TypeVar("Numbers", int, np.ndarray)
 
 
+def one_by_one(numbers: np.ndarray) -> Any:
+    """Return the same numbers for who reads or writes one of them: twice as fast as an array is at that.
+
+    - `numbers`: the array, which has the same memory.
+    """
+    return memoryview(numbers)  # type: ignore[arg-type]
+
+
+class One(NamedTuple):
+    """The columns of `Tables` for who reads or writes what is known of one job."""
+
+    since: memoryview[float]
+    base: memoryview[float]
+    speed: memoryview[float]
+    held: memoryview[float]
+    attained: memoryview[float]
+    executed: memoryview[float]
+    first_start: memoryview[float]
+    restarts: memoryview[int]
+
+
 class Tables:
     """What is known of every job, by its number: where it was when its rate changed last, and its rate since."""
 
@@ -76,12 +99,14 @@ class Tables:
         self.executed = np.zeros(jobs)
         self.first_start = np.full(jobs, np.nan)
         self.restarts = np.zeros(jobs, dtype=np.int64)
-        self.corrections = 0  # how often work was measured, and not computed from rates
-        self.workers = np.zeros(0, dtype=np.int64)  # of the gangs that were asked for, once somebody wants to know
+        self.one = One(*(one_by_one(getattr(self, name)) for name in One._fields))
+        # what jobs ask for and are estimated to do, once somebody wants to know, and the lists that this was read from
+        self.workers, self.gpus, self.works = np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0)
+        self.jobs: Sequence[Job] = ()
+        self.estimates: Sequence[Estimate] = ()
 
 
-@dataclass(frozen=True)
-class State:
+class State(NamedTuple):
     """A cluster at one moment, which is not to be written to.
 
     - `now`: the time, in seconds.
@@ -103,6 +128,12 @@ class State:
     estimates: Sequence[Estimate]
     tables: Tables
 
+    def numbers(self) -> NDArray[np.int64]:
+        """Return the numbers of the active jobs as an array."""
+        if isinstance(self.active, Active):
+            return self.active.as_array()
+        return np.fromiter(self.active, np.int64, len(self.active))
+
     @property
     def waiting(self) -> list[int]:
         """The numbers of the jobs that do not run, in the order of their arrivals."""
@@ -114,7 +145,9 @@ class State:
         - `job`: its number, or theirs.
         """
         known = self.tables
-        return known.base[job] + known.speed[job] * (self.now - known.since[job])
+        if isinstance(job, np.ndarray):
+            return self._grown(job, known.base, known.speed)
+        return known.one.base[job] + known.one.speed[job] * (self.now - known.one.since[job])
 
     def speed(self, job: Numbers) -> Any:
         """Return the work a second that a job does now, or that each of many does; 0 while it is placed.
@@ -129,7 +162,14 @@ class State:
         - `job`: its number, or theirs.
         """
         known = self.tables
-        return known.attained[job] + known.held[job] * (self.now - known.since[job])
+        if isinstance(job, np.ndarray):
+            return self._grown(job, known.attained, known.held)
+        return known.one.attained[job] + known.one.held[job] * (self.now - known.one.since[job])
+
+    def _grown(self, jobs: np.ndarray, amounts: np.ndarray, rates: np.ndarray) -> np.ndarray:
+        found = np.empty(len(jobs))
+        grown(jobs, amounts, rates, self.tables.since, self.now, found)
+        return found
 
     def executed(self, job: Numbers) -> Any:
         """Return the seconds for which a job has held GPUs, or each of many has.
@@ -139,11 +179,32 @@ class State:
         known = self.tables
         return known.executed[job] + (known.held[job] > 0) * (self.now - known.since[job])
 
-    def workers(self) -> np.ndarray:
+    def workers(self) -> NDArray[np.int64]:
         """Return how many workers the gang of each job has, by number."""
-        if len(self.tables.workers) != len(self.jobs):
-            self.tables.workers = np.array([job.workers for job in self.jobs], dtype=np.int64)
-        return self.tables.workers
+        return self._read_jobs().workers
+
+    def gpus(self) -> NDArray[np.float64]:
+        """Return how many GPUs each job asks for, by number."""
+        return self._read_jobs().gpus
+
+    def _read_jobs(self) -> Tables:
+        known, jobs = self.tables, self.jobs
+        if known.jobs is not jobs:
+            known.jobs, known.workers = jobs, np.array([job.workers for job in jobs], dtype=np.int64)
+            known.gpus = np.array([job.gpus for job in jobs], dtype=np.float64)
+        return known
+
+    def left(self, jobs: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the estimated work that each of many jobs has still to do.
+
+        - `jobs`: their numbers.
+        """
+        known = self.tables
+        if known.estimates is not self.estimates:
+            known.estimates, known.works = self.estimates, np.array([whole.value for whole in self.estimates])
+        found = np.empty(len(jobs))
+        remaining(jobs, known.works, known.base, known.speed, known.since, self.now, found)
+        return found
 
     def has_started(self, job: int) -> bool:
         """Tell whether a job has run before or runs.

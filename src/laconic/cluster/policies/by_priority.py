@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from laconic.cluster.compiled import in_turn
 from laconic.cluster.decision import Decision
 from laconic.cluster.grant import Grant
 from laconic.cluster.placement import consolidated
@@ -31,26 +32,16 @@ def run_in_order(
         order = np.fromiter(order, np.int64)
     if len(state.running) == len(state.active) == len(order):  # all fit, since all run
         return Decision.changing(state.running, {}, wake=wake)
-    hosts = state.cluster.hosts
-    left = state.cluster.gpus - sum(hosts[host].gpus for host in state.room.lost)
-    chosen = _fitting(order, state.workers(), left)
-    starting = chosen[state.tables.held[chosen] == 0].tolist()
-    return change(state, starting, sorted(state.running.keys() - chosen.tolist()), place, wake)
-
-
-def change(
-    state: State, starting: Sequence[int], stop: Sequence[int], place: Place = consolidated, wake: float | None = None
-) -> Decision:
-    """Return the decision that some jobs stop and others start where there is room for them.
-
-    - `state`: the cluster now.
-    - `starting`: the jobs that start, in the order in which they are placed.
-    - `stop`: the jobs that are preempted.
-    - `place`: where those go that start.
-    - `wake`: when to be asked again.
-    """
-    room, start = state.room, dict[int, Grant]()
-    if stop or len(starting) > 1:  # what one job does to the room, nobody else sees
+    left, found = state.cluster.gpus, np.empty(len(order), np.int64)
+    for host in state.room.lost:
+        left -= state.cluster.hosts[host].gpus
+    starts, stops = in_turn(order, state.workers(), state.tables.held, left, found)
+    starting, stop = found[:starts].tolist(), sorted(found[len(found) - stops :].tolist())
+    if len(order) < len(state.active):
+        stop = sorted({*stop, *state.running.keys() - order.tolist()})
+    start: dict[int, Grant] = {}
+    room = state.room
+    if stop or len(starting) > 1:
         room = room.copy()
     for job in stop:
         room.give(state.jobs[job], state.running[job])
@@ -58,20 +49,6 @@ def change(
         grant = place(room, state.jobs[job].workers)
         if grant is not None:
             start[job] = grant
-            if room is not state.room:
+            if job != starting[-1]:  # what the last takes, nobody sees
                 room.take(state.jobs[job], grant)
     return Decision.changing(state.running, start, stop, wake)
-
-
-def _fitting(order: NDArray[np.int64], workers: NDArray[np.int64], left: int) -> NDArray[np.int64]:
-    """Return the jobs that get GPUs one after another, where those that are too large for what is left get none."""
-    taken = [order[:0]]
-    while left and len(order):
-        sums = workers[order[: left + 1]].cumsum()  # each has one worker at least
-        count = int(sums.searchsorted(left, "right"))
-        if count:
-            taken.append(order[:count])
-            left -= int(sums[count - 1])
-        order = order[count + 1 :]  # the next is too large
-        order = order[workers[order] <= left]
-    return np.concatenate(taken)

@@ -39,18 +39,18 @@ class Fifo(Policy):
                     memory[state.jobs[lost].tenant].appendleft(lost)
         start: dict[int, Grant] = {}
         room = state.room
-        for queue in filter(None, memory.values()):
-            passed = deque[int]()
-            while queue and room.gpus:
-                job = state.jobs[queue[0]]
+        for queue in memory.values():
+            passed = 0
+            while room.gpus and passed < len(queue):
+                job = state.jobs[queue[passed]]
                 grant = consolidated(room, job.workers)
                 if grant is not None:
                     room = state.room.copy() if room is state.room else room
                     room.take(job, grant)
-                    start[queue.popleft()] = grant
+                    start[queue[passed]] = grant
+                    del queue[passed]
                 elif self.backfill:
-                    passed.append(queue.popleft())
+                    passed += 1
                 else:
                     break
-            queue.extendleft(reversed(passed))
         return Decision.changing(state.running, start), memory

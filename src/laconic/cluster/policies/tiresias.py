@@ -14,15 +14,15 @@ from laconic.cluster.decision import Changed, Decision
 from laconic.cluster.gittins import gittins_index
 from laconic.cluster.job import Job
 from laconic.cluster.placement import consolidated, emptiest
-from laconic.cluster.policies.backlog import Backlog, Keys, touched
-from laconic.cluster.policies.by_priority import change, run_in_order
+from laconic.cluster.policies.by_priority import run_in_order
 from laconic.cluster.policy import Policy
 from laconic.cluster.state import Arrival, Completion, Event, State
 from laconic.registry import knob, technique
 
 GPU_HOUR = 3600.0  # seconds of a GPU
 EARLY = 1e-3  # seconds: more than times and services round
-NEVER = 1 << 40  # more than there are starts
+NEVER = 1 << 40  # more than there are starts, or entries
+SPAN = 2 * NEVER
 
 
 @dataclass
@@ -30,8 +30,9 @@ class Memory:
     """What is known of jobs, in arrays by their numbers, and of those that are done.
 
     - `queue`: the queue of each, the first of which is 0.
-    - `entered`: how many had entered a queue when it entered this one.
-    - `started`: how many had started when it did; `NEVER` before.
+    - `rank`: by which all are ordered: `SPAN` for each queue before its own and its turn there, which is how many had
+      started when it did, and before that, `NEVER` and how many had entered a queue when it came; or how many had
+      entered a queue when it entered this one.
     - `forgiven`: the GPU-seconds that it had when it was promoted last.
     - `executed`: the seconds that it had run when that was.
     - `waited`: the seconds that it had waited since it ran first, when that was.
@@ -39,15 +40,12 @@ class Memory:
     - `crossing`: until when no running job comes to the end of its queue.
     - `history`: what those that are done had in all, in ascending order.
     - `jobs`: all jobs, for which the following holds.
-    - `backlog`: who waits, in order.
-    - `decided`: who was started or preempted in the last decision.
     - `ends`: about when each job that runs comes to the end of its queue, unless that is the last.
     - `next_ends`: the same, the soonest first, and what does not hold any more.
     """
 
     queue: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    entered: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    started: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    rank: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     forgiven: np.ndarray = field(default_factory=lambda: np.zeros(0))
     executed: np.ndarray = field(default_factory=lambda: np.zeros(0))
     waited: np.ndarray = field(default_factory=lambda: np.zeros(0))
@@ -56,8 +54,6 @@ class Memory:
     crossing: float = -math.inf
     history: list[float] = field(default_factory=list)
     jobs: Sequence[Job] | None = None
-    backlog: Backlog = field(default_factory=Backlog)
-    decided: Sequence[int] = ()
     ends: dict[int, float] = field(default_factory=dict)
     next_ends: list[tuple[float, int]] = field(default_factory=list)
 
@@ -65,9 +61,8 @@ class Memory:
         """Make room for so many jobs."""
         more = jobs - len(self.queue)
         if more > 0:
-            for name in ("queue", "entered", "forgiven", "executed", "waited"):
+            for name in ("queue", "rank", "forgiven", "executed", "waited"):
                 setattr(self, name, np.pad(getattr(self, name), (0, more)))
-            self.started = np.pad(self.started, (0, more), constant_values=NEVER)
 
 
 @technique(
@@ -108,41 +103,27 @@ class Tiresias(Policy):
         memory.hold(len(state.jobs))
         for event in events:
             if isinstance(event, Arrival):
-                memory.entered[event.job] = memory.entries
+                memory.rank[event.job] = memory.entries if self.by_entry else NEVER + memory.entries
                 memory.entries += 1
             elif isinstance(event, Completion) and self.gittins:
                 insort(memory.history, float(state.tables.attained[event.job]))
-        changed = [*touched(events), *memory.decided]
         if state.now >= memory.crossing:
             self._demote(state, memory)
         if self.starvation:
-            changed += [number for number in state.waiting if self._promote(state, number, memory)]
-        place = emptiest if self.by_entry else consolidated
-        self._follow(state, memory, changed)
-        if self.gittins:
-            decision = run_in_order(state, self.order(state, memory), place)
-        else:
-            decision = change(state, *memory.backlog.chosen(state, self._ranks(memory)), place)
-        grants = decision.grants
-        assert isinstance(grants, Changed)
-        for number in grants.start:
-            if memory.started[number] == NEVER:
-                memory.started[number] = memory.starts
-                memory.starts += 1
-        memory.decided = [*grants.start, *grants.stop]
-        return Decision(grants, self._next_change(state, memory, grants)), memory
-
-    def _follow(self, state: State, memory: Memory, changed: Sequence[int]) -> None:
-        """Note who waits now, all anew where jobs are others than before."""
-        ranks, is_known = self._ranks(memory), memory.jobs is state.jobs
-        if is_known:
-            memory.backlog.follow(state, changed, ranks)
-        if not is_known or not memory.backlog.is_of(state):
-            memory.jobs, memory.backlog = state.jobs, Backlog()
-            memory.ends, memory.next_ends = {}, []
-            memory.backlog.follow(state, state.waiting, ranks)
+            for number in state.waiting:
+                self._promote(state, number, memory)
+        if memory.jobs is not state.jobs:
+            memory.jobs, memory.ends, memory.next_ends = state.jobs, {}, []
             for number in state.running:
                 self._expect(state, memory, number, state.tables.held.item(number))
+        decision = run_in_order(state, self.order(state, memory), emptiest if self.by_entry else consolidated)
+        grants = decision.grants
+        assert type(grants) is Changed
+        for number in grants.start:
+            if not self.by_entry and memory.rank.item(number) % SPAN >= NEVER:
+                memory.rank[number] = memory.starts
+                memory.starts += 1
+        return Decision(grants, self._next_change(state, memory, grants)), memory
 
     def order(self, state: State, memory: Memory) -> np.ndarray:
         """Return the jobs that are there in order, the most urgent first.
@@ -150,25 +131,17 @@ class Tiresias(Policy):
         - `state`: the cluster now.
         - `memory`: the queues.
         """
-        jobs = np.fromiter(state.active, np.int64, len(state.active))
-        first = np.zeros(len(jobs))
-        if self.gittins:
-            services = state.attained(jobs) - memory.forgiven[jobs]
-            lasts = np.array([*self.thresholds, math.inf])[memory.queue[jobs]] - services
-            pairs = zip(services.tolist(), lasts.tolist(), strict=True)
-            first = np.array([-gittins_index(memory.history, service, last) for service, last in pairs])
-        found: np.ndarray = jobs[np.lexsort((self._turns(memory, jobs), first, memory.queue[jobs]))]
+        jobs = state.numbers()
+        if not self.gittins:
+            found: np.ndarray = jobs[memory.rank[jobs].argsort(kind="stable")]
+            return found
+        queues = memory.queue[jobs]
+        services = state.attained(jobs) - memory.forgiven[jobs]
+        lasts = np.array([*self.thresholds, math.inf])[queues] - services
+        pairs = zip(services.tolist(), lasts.tolist(), strict=True)
+        indices = np.array([gittins_index(memory.history, service, last) for service, last in pairs])
+        found = jobs[np.lexsort((memory.rank[jobs], -indices, queues))]
         return found
-
-    def _turns(self, memory: Memory, jobs: np.ndarray) -> np.ndarray:
-        """Return numbers by which jobs of one queue are ordered."""
-        started, entered = memory.started[jobs], memory.entered[jobs]
-        found: np.ndarray = entered if self.by_entry else np.where(started < NEVER, started, NEVER + entered)
-        return found
-
-    def _ranks(self, memory: Memory) -> Keys:
-        """Return the function of numbers by which all jobs are ordered, where the Gittins index does not count."""
-        return lambda jobs: 4 * NEVER * memory.queue[jobs] + self._turns(memory, jobs)
 
     def _demote(self, state: State, memory: Memory) -> None:
         """Let running jobs that have had much go to a later queue."""
@@ -177,21 +150,23 @@ class Tiresias(Policy):
         queues = np.searchsorted(np.array(self.thresholds), state.attained(jobs) - memory.forgiven[jobs], side="right")
         lower = queues > memory.queue[jobs]
         if lower.any():
-            moved = jobs[lower]
-            memory.queue[moved], memory.entered[moved] = queues[lower], memory.entries + np.arange(len(moved))
-            memory.entries += len(moved)
-            for number in moved.tolist():
+            for number, queue in zip(jobs[lower].tolist(), queues[lower].tolist(), strict=True):
+                self._enter(memory, number, queue)
                 self._expect(state, memory, number, state.tables.held.item(number))
 
-    def _promote(self, state: State, number: int, memory: Memory) -> bool:
-        """Let a job that starves go to the first queue, and tell whether it did."""
+    def _enter(self, memory: Memory, number: int, queue: int) -> None:
+        """Let a job enter a queue."""
+        turn = memory.entries if self.by_entry else memory.rank.item(number) % SPAN
+        memory.queue[number], memory.rank[number] = queue, queue * SPAN + turn
+        memory.entries += 1
+
+    def _promote(self, state: State, number: int, memory: Memory) -> None:
+        """Let a job that starves go to the first queue."""
         if not memory.queue[number] or self._starves(state, number, memory) > 0:
-            return False
-        memory.queue[number], memory.entered[number] = 0, memory.entries
+            return
+        self._enter(memory, number, 0)
         memory.forgiven[number] = state.attained(number)
         memory.executed[number], memory.waited[number] = state.executed(number), self._waited(state, number)
-        memory.entries += 1
-        return True
 
     def _waited(self, state: State, number: int) -> float:
         """Return the seconds that a job has waited since it ran first."""
@@ -217,7 +192,7 @@ class Tiresias(Policy):
 
     def _expect(self, state: State, memory: Memory, number: int, gpus: float) -> None:
         """Note when a job that holds so many GPUs from now on comes to the end of its queue."""
-        if memory.queue[number] < len(self.thresholds):
+        if memory.queue.item(number) < len(self.thresholds):
             memory.ends[number] = state.now + self._left(state, memory, number) / gpus
             heapq.heappush(memory.next_ends, (memory.ends[number], number))
         else:
@@ -225,13 +200,15 @@ class Tiresias(Policy):
 
     def _left(self, state: State, memory: Memory, number: int) -> float:
         """Return the GPU-seconds after which a job's queue ends for it."""
-        had = float(state.attained(number)) - float(memory.forgiven[number])
-        return float(self.thresholds[memory.queue[number]]) - had
+        had: float = state.attained(number) - memory.forgiven.item(number)
+        end: float = self.thresholds[memory.queue.item(number)]
+        return end - had
 
     def _next_end(self, state: State, memory: Memory, grants: Changed) -> float:
         """Return in how many seconds a job that is to run comes to the end of its queue. When that will be was noted at
         its start, and has been rounded: those that may be the next are looked at once more."""
-        found, near = math.inf, list[tuple[float, int]]()
+        found = math.inf
+        near: list[tuple[float, int]] = []
         ends = memory.next_ends
         while ends and (not near or ends[0][0] <= near[0][0] + EARLY):
             end, number = heapq.heappop(ends)

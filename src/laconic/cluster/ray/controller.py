@@ -168,7 +168,7 @@ class Run:
     def _advance(self, job: int, done: float) -> None:
         """Note how far a job is."""
         self._books.settle(job, self._now)
-        self._books.correct(job, done)
+        self._books.known.base[job] = done
         if job in self._until and done >= self._until[job] and done < self._jobs[job].progress.work:
             self._proceed(job)
             self._events.append(Advanced(job))
@@ -214,7 +214,7 @@ class Run:
         gang.run()
         gang.seen = gang.seen._replace(done=done, saved=done)
         self._books.settle(job, now)
-        self._books.correct(job, done)
+        self._books.known.base[job] = done
         if job in self._broken:
             self._books.known.restarts[job] += 1
             self._broken.remove(job)
@@ -276,7 +276,7 @@ class Run:
     def _come_to(self, job: int, now: float, done: float) -> None:
         """Count a job's time up to now, from when on it computes no more, and how far it is."""
         self._books.settle(job, now)
-        self._books.correct(job, done)
+        self._books.known.base[job] = done
         self._books.known.speed[job] = 0.0
         self._books.communicating.pop(job, None)
         self._until.pop(job, None)
@@ -311,7 +311,7 @@ class Run:
             books.settle(job, now)
         for gang in self._all():
             if gang.stage is Stage.RUNNING:  # as it was measured a moment ago, and not as it was expected to be
-                books.correct(gang.job, gang.seen.done)
+                books.known.base[gang.job] = gang.seen.done
         decision, self._memory = self._policy.decide(books.state(now), events, self._memory)
         self._journal.decided(books, now, events, decision)
         self._enter(decision, now, events)
@@ -334,7 +334,7 @@ class Run:
         books.running = dict(books.running)
         for job in (*changes.stop, *(job for job, _ in moved)):
             books.settle(job, now)
-            self._release(job)
+            self._release(job, verified=True)
         for job, grant in (*changes.start, *moved):
             books.hold(job, grant, now)
             self._broken.discard(job)
@@ -347,8 +347,8 @@ class Run:
             if job in self._until:
                 self._proceed(job)
 
-    def _release(self, job: int) -> None:
-        self._books.release(job)
+    def _release(self, job: int, verified: bool = False) -> None:
+        self._books.release(job, verified)
         self._until.pop(job, None)
 
     # ------------------------------------------------------------------------------------------ what gangs do
@@ -426,7 +426,7 @@ class Run:
             if job in self._books.active:  # the policy does not know yet
                 if job in self._books.running:
                     self._release(job)
-                del self._books.active[job]
+                self._books.active.remove(job)
                 self._events.append(Completion(job))
             enter_row(self._books, job, entry["row"])
             self._books.completed[job] = entry["at"]

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from laconic.cluster.decision import Decision
 from laconic.cluster.grant import Grant
 from laconic.cluster.hosts import Cluster
@@ -149,14 +147,13 @@ class Workflow(Policy):
             estimates = list(state.estimates)
             for job, known in profiles.items():
                 estimates[job] = known.work
-            seen = replace(seen, estimates=estimates)
+            seen = seen._replace(estimates=estimates)
         if self.allocate is not None:
             jobs, tables = list(state.jobs), copy.copy(state.tables)
             for job, count in workers.items():
                 if count != jobs[job].workers:
                     jobs[job] = replace(jobs[job], gpus=count)
-            tables.workers = np.array([job.workers for job in jobs], dtype=np.int64)
-            seen = replace(seen, jobs=jobs, tables=tables, running=running, room=room)
+            seen = seen._replace(jobs=jobs, tables=tables, running=running, room=room)
         return seen
 
 

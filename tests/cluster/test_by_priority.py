@@ -1,4 +1,4 @@
-"""Policies that remember who waits decide as if they put all jobs in order anew."""
+"""Policies that run jobs in an order decide as if they gave GPUs to one after another."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from laconic.cluster.decision import Decision
 from laconic.cluster.hosts import Cluster
 from laconic.cluster.job import Fixed, Job
-from laconic.cluster.policies.by_priority import run_in_order
 from laconic.cluster.policies.srtf import Srtf
 from laconic.cluster.policies.tiresias import Tiresias
 from laconic.cluster.policy import Policy
@@ -39,7 +38,7 @@ def shortest(policy: Srtf) -> Callable[[State, Any], list[int]]:
 
 @dataclass(frozen=True)
 class Compared(Policy):
-    """A policy, each of whose decisions is made once more from all jobs that are there."""
+    """A policy, each of whose decisions is made once more, job by job."""
 
     inner: Policy
     order: Callable[[State, Any], Sequence[int] | np.ndarray]
@@ -53,8 +52,13 @@ class Compared(Policy):
 
     def decide(self, state: State, events: Sequence[Event], memory: Any) -> tuple[Decision, Any]:
         decision, memory = self.inner.decide(state, events, memory)
-        anew = run_in_order(state, self.order(state, memory))
-        assert decision.grants.keys() == anew.grants.keys()
+        left, anew = state.cluster.gpus - sum(state.cluster.hosts[h].gpus for h in state.room.lost), set[int]()
+        for job in self.order(state, memory):
+            if state.jobs[job].workers <= left:
+                anew.add(int(job))
+                left -= state.jobs[job].workers
+        assert decision.grants.keys() == anew
+        assert all(decision.grants[job] is grant for job, grant in state.running.items() if job in anew)
         return decision, memory
 
 
