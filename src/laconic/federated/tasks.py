@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from laconic.errors import LaconicError
+from laconic.federated.shakespeare import shakespeare
 from laconic.federated.task import Classification, Task
 from laconic.places import class_at, is_place
 
@@ -54,7 +55,7 @@ class Blank:
         return {}
 
 
-NAMED: dict[str, Callable[[], Task]] = {"digits": digits}
+NAMED: dict[str, Callable[[], Task]] = {"digits": digits, "shakespeare": shakespeare}
 
 
 def find_task(name: str) -> tuple[Task, Tensor]:
