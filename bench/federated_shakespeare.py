@@ -73,13 +73,11 @@ class Setting:
 def settings() -> list[Setting]:
     """Return what is measured, the most telling first."""
     both = ("natural", "iid")
-    local = [(1, 0, 4, 400), (5, 0, 1, 100), (1, 10, 1, 100), (5, 10, 1, 60)]
-    found = [Setting(where, 10, *work) for work in local for where in both]
-    for clients, work in ((1, (5, 10, 2, 300)), (20, (5, 10, 1, 60)), (50, (5, 10, 1, 60))):
-        found += [Setting(where, clients, *work) for where in both]
-    found += [Setting("natural", 10, 20, 10, 1, 40)]
-    found += [Setting("natural", clients, 1, 0, every, 400) for clients, every in ((1, 8), (20, 4), (50, 4))]
-    return found
+    work = [(10, 1, 0, 4, 400), (10, 5, 0, 1, 100), (10, 1, 10, 1, 100), (10, 5, 10, 1, 60)]
+    share = [(1, 5, 10, 2, 300), (20, 5, 10, 1, 60), (50, 5, 10, 1, 60)]
+    found = [Setting(partition, *numbers) for numbers in (*work, *share) for partition in both]
+    more = [(10, 20, 10, 1, 40), (1, 1, 0, 8, 400), (20, 1, 0, 4, 400), (50, 1, 0, 4, 400)]
+    return found + [Setting("natural", *numbers) for numbers in more]
 
 
 class Reached(Exception):
@@ -178,8 +176,7 @@ def show(rows: Rows) -> None:
     number = sum(p.numel() for p in shakespeare().build(0).parameters())
     print("| split | clients of 100 | E | B | u | rate | rounds to the target, by seed | mean | MB, up and down |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
-    order = {setting: place for place, setting in enumerate(settings())}
-    for setting in sorted(order, key=lambda s: (s.partition, s.clients != 10, s.batch, s.epochs, s.clients)):
+    for setting in sorted(settings(), key=lambda s: (s.partition, s.clients != 10, s.batch, s.epochs, s.clients)):
         runs = [row for seed in SEEDS for row in rows.find(setting, seed)]
         if not runs:
             continue
@@ -199,16 +196,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=OUT, help="the file of rows")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no run after so long")
+    parser.add_argument("--only", choices=["natural", "iid"], help="this split alone; two processes need two files")
     parser.add_argument("--show", action="store_true", help="print the table, and train nothing")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     rows = Rows(arguments.out)
     until = time.monotonic() + 60 * arguments.minutes
     if not arguments.show:
-        for seed in SEEDS:
-            for setting in settings():
-                if time.monotonic() < until:
-                    rows.measure(setting, rows.best_rate(setting), seed, setting.most)
+        wanted = [setting for setting in settings() if arguments.only in (None, setting.partition)]
+        for setting, seed in ((setting, seed) for setting in wanted for seed in SEEDS):
+            if time.monotonic() < until:
+                rows.measure(setting, rows.best_rate(setting), seed, setting.most)
     show(rows)
 
 
