@@ -5,7 +5,7 @@
 
 A hundred speakers hold their own lines (`natural`), or as many lines of anybody (`iid`), and an LSTM of 32 units, far
 smaller than the paper's, learns to write the next character. Every setting has its own learning rate: the best of a
-grid of factor 2, on a seed that is not reported, which begins at one guess for each batch and goes on while it gets
+grid of factor 2, on a seed that is not reported, which begins at 8 and goes on while it gets
 better. A rate that has not reached the target by the rounds of the best so far is given up. As in the paper, the curve
 of the best accuracy so far is interpolated between the rounds at which the model is judged.
 
@@ -33,11 +33,12 @@ from laconic.federated.shakespeare import shakespeare
 from laconic.federated.simulate import simulate
 
 OUT = Path(__file__).resolve().parents[1] / "docs" / "measured" / "federated_shakespeare.jsonl"
-TARGET = 0.32
+NEAR, FAR = 0.32, 0.36
+"""Target accuracies: what FedSGD reaches in a minute, and one to which ten clients need more than a few rounds."""
 SPEAKERS = 100
 TUNING_SEED = 100
 SEEDS = (0, 1, 2)
-GUESS = {0: 8.0, 10: 4.0}
+GUESS = 8.0  # the rate with which the search begins
 LIMIT = 4  # learning rates
 
 
@@ -50,6 +51,7 @@ class Setting:
     - `epochs`, `batch`: what each of them does; a batch of 0 is all that it holds.
     - `every`: after how many rounds the model is judged.
     - `most`: the rounds after which a run is given up.
+    - `target`: the accuracy to which rounds are counted.
     """
 
     partition: str
@@ -58,6 +60,7 @@ class Setting:
     batch: int
     every: int
     most: int
+    target: float
 
     @property
     def sentence(self) -> str:
@@ -72,11 +75,11 @@ class Setting:
 
 def settings() -> list[Setting]:
     """Return what is measured, the most telling first."""
-    both = ("natural", "iid")
     work = [(10, 1, 0, 4, 400), (10, 5, 0, 1, 100), (10, 1, 10, 1, 100), (10, 5, 10, 1, 60)]
-    share = [(1, 5, 10, 2, 300), (20, 5, 10, 1, 60), (50, 5, 10, 1, 60)]
-    found = [Setting(partition, *numbers) for numbers in (*work, *share) for partition in both]
-    more = [(10, 20, 10, 1, 40), (1, 1, 0, 8, 400), (20, 1, 0, 4, 400), (50, 1, 0, 4, 400)]
+    share = [(1, 5, 10, 2, 400), (10, 5, 10, 1, 60), (20, 5, 10, 1, 60)]
+    both = [(*numbers, NEAR) for numbers in work] + [(*numbers, FAR) for numbers in share]
+    found = [Setting(partition, *numbers) for numbers in both for partition in ("natural", "iid")]
+    more = [(50, 5, 10, 1, 60, FAR), (1, 1, 0, 8, 400, NEAR), (10, 20, 10, 1, 40, NEAR)]
     return found + [Setting("natural", *numbers) for numbers in more]
 
 
@@ -96,7 +99,7 @@ def rounds_to(setting: Setting, rate: float, seed: int, most: float) -> tuple[fl
         done += 1
         if step.scores:
             curve.append((done, step.scores["accuracy"]))
-            if step.scores["accuracy"] >= TARGET:
+            if step.scores["accuracy"] >= setting.target:
                 raise Reached
 
     try:
@@ -113,7 +116,7 @@ def rounds_to(setting: Setting, rate: float, seed: int, most: float) -> tuple[fl
     except Reached:
         before = max(accuracy for _, accuracy in curve[:-1])
         (since, _), (until, after) = curve[-2], curve[-1]
-        return since + (until - since) * (TARGET - before) / (after - before), curve
+        return since + (until - since) * (setting.target - before) / (after - before), curve
     return None, curve
 
 
@@ -139,7 +142,7 @@ class Rows:
         began = time.process_time()
         rounds, curve = rounds_to(setting, rate, seed, most)
         row = {
-            **asdict(setting), "rate": rate, "seed": seed, "target": TARGET,
+            **asdict(setting), "rate": rate, "seed": seed,
             "rounds": None if rounds is None else round(rounds, 2),
             "curve": [(at, round(accuracy, 4)) for at, accuracy in curve],
             "seconds": round(time.process_time() - began, 1),
@@ -156,7 +159,7 @@ class Rows:
 
     def best_rate(self, setting: Setting) -> float:
         """Return the rate of a setting that reaches the target first on the seed that is not reported."""
-        first = GUESS[setting.batch]
+        first = GUESS
         found = {first: self.measure(setting, first, TUNING_SEED, setting.most)}
         for factor in (0.5, 2.0):
             rate = first * factor
@@ -176,7 +179,7 @@ def show(rows: Rows) -> None:
     number = sum(p.numel() for p in shakespeare().build(0).parameters())
     print("| split | clients of 100 | E | B | u | rate | rounds to the target, by seed | mean | MB, up and down |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
-    for setting in sorted(settings(), key=lambda s: (s.partition, s.clients != 10, s.batch, s.epochs, s.clients)):
+    for setting in sorted(settings(), key=lambda s: (s.target, s.partition, s.batch, s.epochs, s.clients)):
         runs = [row for seed in SEEDS for row in rows.find(setting, seed)]
         if not runs:
             continue

@@ -1,4 +1,4 @@
-"""Tasks by name, such as `digits`, or by the place of a function of one's own, such as `tasks.py:speech`."""
+"""Tasks by name (`digits`, `shakespeare`), or by the place of a function of one's own, such as `tasks.py:speech`."""
 
 from __future__ import annotations
 
