@@ -177,8 +177,8 @@ class Rows:
 def show(rows: Rows) -> None:
     """Print the table of what is there."""
     number = sum(p.numel() for p in shakespeare().build(0).parameters())
-    print("| split | clients of 100 | E | B | u | rate | rounds to the target, by seed | mean | MB, up and down |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    print("| target | split | clients of 100 | E | B | u | rate | rounds, by seed | mean | MB, up and down |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for setting in sorted(settings(), key=lambda s: (s.target, s.partition, s.batch, s.epochs, s.clients)):
         runs = [row for seed in SEEDS for row in rows.find(setting, seed)]
         if not runs:
@@ -189,8 +189,8 @@ def show(rows: Rows) -> None:
         mean = sum(known) / len(known) if len(known) == len(each) else math.nan
         megabytes = mean * 2 * setting.clients * 4 * number / 1e6
         cells = (
-            setting.partition, setting.clients, setting.epochs, setting.batch or "all", f"{setting.steps:.1f}",
-            f"{runs[0]['rate']:g}", ", ".join(texts), f"{mean:.1f}", f"{megabytes:.1f}",
+            setting.target, setting.partition, setting.clients, setting.epochs, setting.batch or "all",
+            f"{setting.steps:.1f}", f"{runs[0]['rate']:g}", ", ".join(texts), f"{mean:.1f}", f"{megabytes:.1f}",
         )  # fmt: skip
         print("| " + " | ".join(map(str, cells)) + " |")
 
