@@ -12,7 +12,9 @@ _Several = Annotated[
     list[str] | None,
     typer.Argument(metavar="[SENTENCE]...", help=f"{_What} that comes before the sentences, or has some itself."),
 ]
-_Task = Annotated[str | None, typer.Option(help="A task by name (digits), or a function's place: tasks.py:mine.")]
+_Task = Annotated[
+    str | None, typer.Option(help="A task by name (digits, shakespeare), or a function's place: tasks.py:mine.")
+]
 _Clients = Annotated[int | None, typer.Option(help="How many clients there are; default 100.")]
 _Partition = Annotated[
     str | None, typer.Option(help="iid, dirichlet (the default), by_label, by_quantity, or natural.")

@@ -1,4 +1,4 @@
-"""Tasks by name, such as `digits`, or by the place of a function of one's own, such as `tasks.py:speech`."""
+"""Tasks by name (`digits`, `shakespeare`), or by the place of a function of one's own, such as `tasks.py:speech`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from laconic.errors import LaconicError
+from laconic.federated.shakespeare import shakespeare
 from laconic.federated.task import Classification, Task
 from laconic.places import class_at, is_place
 
@@ -54,7 +55,7 @@ class Blank:
         return {}
 
 
-NAMED: dict[str, Callable[[], Task]] = {"digits": digits}
+NAMED: dict[str, Callable[[], Task]] = {"digits": digits, "shakespeare": shakespeare}
 
 
 def find_task(name: str) -> tuple[Task, Tensor]:

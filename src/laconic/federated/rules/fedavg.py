@@ -9,7 +9,14 @@ from laconic.federated.rule import Rule
 from laconic.registry import technique
 
 
-@technique("fedavg", aliases=["federated_averaging"], paper="McMahan et al., AISTATS 2017")
+@technique(
+    "fedavg",
+    aliases=["federated_averaging"],
+    paper="McMahan et al., AISTATS 2017",
+    evidence="published",
+    reproduces="the order of rounds to a target by local work, on Shakespeare by speaker: FedSGD, E=5, B=10, both; and "
+    "that more clients save rounds, twenty of a hundred hardly more than ten",
+)
 @dataclass(frozen=True)
 class FedAvg(Rule):
     """Average what clients have learned: each trains for some epochs, and the server takes the mean of their models,

@@ -72,7 +72,7 @@ DATASETS = (
         "1.1 MB of text for character models",
         "https://github.com/karpathy/char-rnn",
         "public domain",
-        "examples/chars.py, tests, bench",
+        "examples/chars.py, `laconic federated --task shakespeare`, tests, bench",
     ),
     Dataset(
         ("fixtures/*.npz",),
