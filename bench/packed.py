@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -37,8 +38,15 @@ R = TypeVar("R", bound=Run)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a file; none where there is no file."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+    """Return the rows of a file; none where there is no file. A last line that was cut off, by a kill, goes from it."""
+    if not path.is_file():
+        return []
+    with path.open("rb+") as file:
+        whole = file.read()
+        kept = whole[: whole.rfind(b"\n") + 1]
+        if len(kept) < len(whole):
+            file.truncate(len(kept))
+    return [json.loads(line) for line in kept.splitlines()]
 
 
 class Table:
@@ -134,7 +142,8 @@ class Packed(Generic[R]):
             if run.identity not in running and self._ends_in_time(run):
                 end, process = self._idle.popitem()
                 self._busy[end] = process, run
-                end.send(run)
+                with suppress(OSError):  # of a process that has ended, which is seen when its answer is received
+                    end.send(run)
                 begun = True
         return begun
 
@@ -146,7 +155,7 @@ class Packed(Generic[R]):
         process, run = self._busy.pop(end)
         try:
             row = end.recv()
-        except EOFError:  # the process has ended: another takes its place
+        except (EOFError, OSError):  # the process has ended: another takes its place
             row = "its process ended"
             self._start()
         else:

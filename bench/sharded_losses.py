@@ -27,6 +27,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
 
 from bench.packed import lines  # noqa: E402
+from bench.rungs.choosing import read  # noqa: E402
+from bench.rungs.tasks import data_of  # noqa: E402
 from bench.workers import free_port  # noqa: E402
 
 ROWS = {
@@ -36,6 +38,7 @@ ROWS = {
     "LoCo": ("int4(128)+loco", "int8(256)"),
     "LoCo without memory": ("int4(128)", "int8(256)"),
 }
+COMMON = ("rung", "workers", "steps", "rate")
 Job = tuple[str, int]
 """A row and a seed."""
 
@@ -45,7 +48,6 @@ def work(rank: int, port: int, jobs: Sequence[Job], given: argparse.Namespace) -
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     import torch
     import torch.distributed as dist
-    from bench.rungs.choosing import read
     from bench.rungs.tasks import task_of
 
     torch.set_num_threads(1)
@@ -112,8 +114,8 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=1, help="runs side by side, each of so many processes")
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "sharded_losses.jsonl")
     given = parser.parse_args()
-    made = {(row["row"], row["seed"], row["steps"], row["rung"]) for row in lines(given.out)}
-    todo = [(r, s) for s in given.seeds for r in ROWS if (r, s, given.steps, given.rung) not in made]
+    made = {(row["row"], row["seed"]) for row in alike(given)}
+    todo = [(r, s) for s in given.seeds for r in ROWS if (r, s) not in made]
     given.out.parent.mkdir(parents=True, exist_ok=True)
     context, processes = multiprocessing.get_context("spawn"), []
     for gang in range(min(given.at_once, len(todo))):
@@ -127,7 +129,16 @@ def main() -> None:
     finally:
         for process in processes:
             process.kill()
-    report([row for row in lines(given.out) if (row["steps"], row["rung"]) == (given.steps, given.rung)])
+    report(alike(given))
+    if any(process.exitcode for process in processes):
+        sys.exit("some runs ended without a line; what they said is above")
+
+
+def alike(given: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return the lines of runs that differ from those asked for by row and seed alone."""
+    rung, _ = read(tomllib.loads(given.rungs.read_text()), given.rung, {})
+    wanted = {"data": data_of(rung, given.data), **{key: getattr(given, key) for key in COMMON}}
+    return [row for row in lines(given.out) if all(row[key] == value for key, value in wanted.items())]
 
 
 def report(rows: Sequence[dict[str, Any]]) -> None:

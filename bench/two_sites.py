@@ -49,7 +49,7 @@ ROWS = {
     "sites": "[bsp]@node > [diloco(period={period})]@site",
     "streaming": "streaming_diloco(period={period}, overlap=4, merge=0) / e3m0",
     "late": "osp(share=1) / int8 / allreduce",
-    "late4": "osp(share=1) / e3m0+ef / allreduce",
+    "late4": "osp(share=1) / int4+ef / allreduce",
 }
 EVERY_STEP = ("bsp", "ddp16", "late", "late4")
 

@@ -30,7 +30,7 @@ ABOUT = (
     "normalisation and 67 thousand parameters: small, so that a table of many runs is affordable, and far from "
     "what CIFAR-10 allows. The partition, the first parameters, the clients of every round and their speeds are "
     "draws of the seed, so that methods are compared in pairs.",
-    "Every method has the same three rates to choose from, and then up to three values of its own knob, on a seed "
+    "Every method has the same rates to choose from, and then up to three values of its own knob, on a seed "
     "that is not reported, in a fifth of the rounds, by 2,000 test images that judge nothing else. Accuracy is "
     "the mean of the last five evaluations of thirty, on the other 8,000; in brackets, seed by seed. Differences "
     "are paired by seed, with a 95 % interval of Student's t, which two or three seeds leave wide; bold ones "
@@ -39,8 +39,8 @@ ABOUT = (
     "where the way down is compressed, what a client that missed rounds is sent to catch up is among them. Hours "
     "are those of the virtual clock: the middle client trains on 100 images a second, receives 20 Mbit/s and "
     "sends 5, each with a log-normal spread of 1. `fedbuff` keeps three times as many clients at work as make a "
-    "step. `apf` needs all clients in every round, and is compared among ten silos. With 1 % taking part, a round "
-    "has one client.",
+    "step. With 1 % taking part, a round has one client. What has no line yet has not been trained: `stc`, `apf` "
+    "among ten silos (it needs all clients in every round), and settings and seeds beyond those shown.",
 )
 WIDTH = 125
 

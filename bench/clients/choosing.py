@@ -6,7 +6,7 @@ A function of the rows alone, so that an interrupted table goes on where it was.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from bench.clients.methods import RATES, SEEDS, SILOS, TUNING, TUNING_SEED, Method, tiers
@@ -41,7 +41,7 @@ class Run:
 
     @property
     def identity(self) -> tuple[Any, ...]:
-        return tuple(asdict(self).values())
+        return tuple(getattr(self, name) for name in NAMES)
 
     @property
     def work(self) -> float:
@@ -107,13 +107,22 @@ def _tuned(
 ) -> tuple[list[Run], tuple[float, float | None] | None]:
     """Return the trials that are missing, or the best rate and knob: rates are tried at the first knob, and other knobs
     at the best rate."""
-    first = method.knobs[0] if method.knobs else None
+    first, rest = (method.knobs[0], method.knobs[1:]) if method.knobs else (None, ())
     trials = [run_of(method, size, rate, first, TUNING_SEED, "tuning") for rate in RATES]
     if missing := [run for run in trials if run.identity not in known]:
         return missing, None
-    best = max(trials, key=lambda run: known[run.identity]["accuracy"])
-    others = [run_of(method, size, best.rate, knob, TUNING_SEED, "tuning") for knob in method.knobs[1:]]
+    rate, _ = best_of([known[run.identity] for run in trials], method)
+    others = [run_of(method, size, rate, knob, TUNING_SEED, "tuning") for knob in rest]
     if missing := [run for run in others if run.identity not in known]:
         return missing, None
-    best = max([best, *others], key=lambda run: known[run.identity]["accuracy"])
-    return [], (best.rate, best.knob)
+    return [], best_of([known[run.identity] for run in (*trials, *others)], method)
+
+
+def best_of(trials: Sequence[Mapping[str, Any]], method: Method) -> tuple[float, float | None]:
+    """Return the rate that is the best at the method's first knob, and the knob that is the best at that rate.
+
+    - `trials`: the rows of a method's trials.
+    """
+    first = method.knobs[0] if method.knobs else None
+    rate = max((row for row in trials if row["knob"] == first), key=lambda row: row["accuracy"])["rate"]
+    return rate, max((row for row in trials if row["rate"] == rate), key=lambda row: row["accuracy"])["knob"]

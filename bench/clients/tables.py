@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from bench.clients.choosing import best_of
 from bench.clients.methods import SILOS, tiers
 
 Row = Mapping[str, Any]
@@ -30,12 +31,26 @@ HEADINGS = (
 
 def tables(rows: Iterable[Row]) -> Iterator[str]:
     """Yield a title and a table for each setting, and then what an error memory is worth."""
-    kept = [row for row in rows if row["purpose"] == "report"]
-    places = dict.fromkeys((m.population, m.share) for tier in tiers() for m in tier)
+    rows, methods = list(rows), [method for tier in tiers() for method in tier]
+    edges: dict[tuple[str, float], list[str]] = {}
+    kept: list[Row] = []
+    for method in methods:
+        place = method.population, method.share
+        mine = _of(rows, method.name, place)
+        if trials := [row for row in mine if row["purpose"] == "tuning"]:
+            rate, knob = best_of(trials, method)
+            reports = [r for r in mine if r["purpose"] == "report" and (r["rate"], r["knob"]) == (rate, knob)]
+            kept += reports
+            tried = {row["rate"] for row in trials}
+            if reports and rate in (min(tried), max(tried)):
+                edges.setdefault(place, []).append(f"`{method.name}`")
+    places = dict.fromkeys((m.population, m.share) for m in methods)
     for place in places:
         mine = [row for row in kept if (row["population"], row["share"]) == place]
         if mine:
             yield from _setting(place, mine)
+            if place in edges:
+                yield f"The best rate is at the edge of those tried: {', '.join(edges[place])}."
     pairs = [(place, _paired(kept, place, "topk+ef", "topk")) for place in places]
     if found := [(f"{part}, {_taking(part, share)}", _told(pairs)) for (part, share), pairs in pairs if pairs]:
         yield "What an error memory adds to `topk(0.01)`:"

@@ -114,7 +114,7 @@ def _compare(
     """Time ways to start a model, in turns, beside what is predicted of their groups."""
     device = right.device.type
     taken: dict[str, list[float]] = {name: [] for name in ways}
-    off = 0.0
+    off = torch.zeros((), device=right.device)
     for turn in range(3 * repeats + 2):
         for name, start in ways.items():
             synchronize(device)
@@ -123,7 +123,7 @@ def _compare(
             synchronize(device)
             if turn > 1:
                 taken[name].append(time.perf_counter() - begin)
-            off = max(off, float((found - right).abs().max() / right.abs().max()))
+            off = torch.maximum(off, (found - right).abs().max() / right.abs().max())  # keeps what is no number
     medians = {name: spread(values) for name, values in taken.items()}
     for name in ways:
         ends = groupings.get(name, (len(nbytes),))
@@ -138,7 +138,7 @@ def _compare(
             pipelined_is_faster_by=medians[name]["median"] / medians["pipelined"]["median"],
         )
     ends = list(groupings["pipelined"])
-    rows.add("switch", case=f"{prefix}outputs", largest_relative_difference=off, ends=ends)
+    rows.add("switch", case=f"{prefix}outputs", largest_relative_difference=float(off), ends=ends)
 
 
 def _as_graphs(rows: Rows, switched: Switched, x: Tensor, way: Transfer, right: Tensor, repeats: int) -> None:
@@ -192,7 +192,7 @@ def _answer(pipe: Connection, seconds: float) -> Any:
         raise Failed(f"a process did not answer within {seconds:.0f} s")
     try:
         return pipe.recv()
-    except EOFError:
+    except (EOFError, OSError):
         raise Failed("a process has ended without a word") from None
 
 

@@ -56,8 +56,9 @@ class Worker:
         theirs.close()
 
     def ask(self, *what: Any) -> None:
-        """Ask for something."""
-        self._pipe.send(what)
+        """Ask for something; of a process that has ended, the answer says so."""
+        with suppress(OSError):
+            self._pipe.send(what)
 
     def answer(self, seconds: float) -> Any:
         """Return the answer, or fail after so many seconds."""
@@ -65,7 +66,7 @@ class Worker:
             raise Failed(f"a process that trains {self.kind} did not answer within {seconds:.0f} s")
         try:
             what, value = self._pipe.recv()
-        except EOFError:
+        except (EOFError, OSError):
             raise Failed(f"a process that trains {self.kind} has ended without a word") from None
         if what == "failed":
             raise Failed(f"a process that trains {self.kind} failed: {value}")

@@ -76,6 +76,12 @@ def test_devices_that_are_not_there_or_not_free_are_refused(slots: list[Slot], w
     assert (room.free == before).all()
 
 
+def test_a_host_that_is_not_there_is_refused_for_jobs_that_ask_for_types_of_gpus() -> None:
+    job = Job("job", 0.0, 1, Fixed(1.0), gpu_types=("v100",))
+    with pytest.raises(ClusterError, match="does not exist"):
+        check(Changes((), ((0, Grant((Slot(3, 0),))),), ()), {}, [job], Room(Cluster.uniform(3, 2)))
+
+
 def test_what_is_free_after_changes_is_returned_and_what_is_free_now_stays() -> None:
     room, jobs = Room(Cluster.uniform(1, 2)), [BUSY, BUSY]
     held = {0: Grant((Slot(0, 0),))}

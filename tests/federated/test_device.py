@@ -10,6 +10,7 @@ from torch import nn
 
 from laconic.federated.partition import dirichlet
 from laconic.federated.population import Population
+from laconic.federated.recorded import WORTH, Recorded
 from laconic.federated.simulate import simulate
 from laconic.federated.task import Classification
 from tests.federated.digits import digits
@@ -30,6 +31,14 @@ SENTENCES = [
     "dp_fedavg(3, batch=20, seed=0)",
     "resfed(3, batch=20)",
     "fl_unlearning(3, batch=20)",
+    "aafl(6, batch=20)",
+    "adagq(3, batch=20) / qsgd",
+    "adaptive_fl(6, batch=20)",
+    "amble(3, batch=20)",
+    "fast(3, batch=20)",
+    "fedch(6, batch=20)",
+    "fedlamp(3, batch=20)",
+    "qsfl(3, batch=20)",
     'fedavg(3, batch=20) / stc(0.05)+ef / server(down="stc(0.05)")',
     "fedavg(3, batch=20) / topk(0.05)+ef",
 ]
@@ -68,6 +77,21 @@ def test_recorded_gradients_are_those_that_are_computed(sentence: str) -> None:
         there = simulate(on(task, "cuda"), population, sentence, 40, rate=0.1, recorded=recorded)
         assert not there.parameters.is_cuda
         torch.testing.assert_close(here.parameters, there.parameters, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_size_that_comes_often_is_computed_no_more() -> None:
+    calls = []
+
+    def compute(samples: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        calls.append(len(samples))
+        return samples * 2.0, samples.sum()
+
+    recorded = Recorded(compute)
+    for number in range(WORTH + 20):
+        gradient, loss = recorded(torch.full((3,), float(number), device="cuda"))
+        assert gradient.tolist() == [2.0 * number] * 3 and float(loss) == 3.0 * number
+    assert len(calls) == WORTH + 1  # once more to be recorded
 
 
 def test_a_recorded_task_on_the_processor_is_computed_as_it_is() -> None:

@@ -113,8 +113,10 @@ def _compared(expected: Any, found: Any) -> str:
             return "failed: " + one
     if [x.shape for x in expected] != [x.shape for x in found]:
         return "differs in shapes"
-    apart = max(float((a.double() - b.double()).abs().max()) for a, b in zip(expected, found, strict=True))
-    return "equal" if apart == 0 else f"differs by {apart:.2e}"
+    if all(map(torch.equal, expected, found)):
+        return "equal"
+    apart = [float((a.double() - b.double()).abs().max()) for a, b in zip(expected, found, strict=True)]
+    return f"differs by {', '.join(f'{each:.2e}' for each in apart)}"
 
 
 def _run(folder: Path, device: str) -> None:

@@ -156,7 +156,7 @@ def _check_gang(job: Job, grant: Grant, cluster: Cluster) -> None:
         raise ClusterError(f"{job.name} is given a device twice; give each of its workers another")
     if job.gpu_types:
         for slot in grant.slots:
-            if cluster.hosts[slot.host].gpu not in job.gpu_types:
+            if 0 <= slot.host < len(cluster.hosts) and cluster.hosts[slot.host].gpu not in job.gpu_types:
                 raise ClusterError(f"{job.name} cannot run on a {cluster.hosts[slot.host].gpu}")
 
 

@@ -160,7 +160,7 @@ class Trainer:
         with torch.enable_grad():
             loss = self.task.loss(self.model, samples)
             parts = torch.autograd.grad(loss, self._parameters)
-        return torch.cat([part.reshape(-1) for part in parts]), loss.detach()
+        return torch.cat([part.reshape(-1) for part in parts]), loss.detach().reshape(())
 
 
 @dataclass(frozen=True, eq=False)

@@ -44,6 +44,10 @@ class Recorded:
     def __call__(self, samples: Tensor) -> tuple[Tensor, Tensor]:
         if not samples.is_cuda:
             return self._compute(samples)
+        with torch.cuda.device(samples.device):  # streams and graphs belong to the current one
+            return self._on_cuda(samples)
+
+    def _on_cuda(self, samples: Tensor) -> tuple[Tensor, Tensor]:
         size = len(samples)
         self._seen[size] += 1
         if self._seen[size] <= WORTH:
