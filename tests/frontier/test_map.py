@@ -54,10 +54,38 @@ def test_the_speed_up_is_the_ratio_of_steps_times_the_tokens() -> None:
             assert offer.pays == (offer.reaches and offer.speed_up.low > 1)
 
 
-def test_offers_are_in_the_order_of_their_speed_ups() -> None:
+def test_offers_are_in_the_order_of_the_lower_ends_of_their_speed_ups() -> None:
     for cell in usual().cells:
-        gains = [(offer.reaches, offer.speed_up.middle) for offer in cell.offers]
+        gains = [(offer.reaches, offer.speed_up.low) for offer in cell.offers]
         assert gains == sorted(gains, reverse=True)
+
+
+def test_a_method_does_not_win_by_how_little_is_known_of_it() -> None:
+    """Two methods that send the same: one is better in the mean, and differs so much by seed that it may be worse."""
+    known, vague = DILOCO, "diloco(30, lr=1.0)"
+    spread = {1: 0.995, 2: 1.0, 3: 1.005}
+    rows = [
+        replace(run, loss=run.final * spread[run.seed]) if run.purpose == "report" and run.sentence == vague else run
+        for run in ladder({known: 0.015, vague: 0.01}, noise=0.0001)
+    ]
+    cell = mapped(rows, (3e6,), (50e6,)).cells[0]
+    means = {offer.method.name: offer.speed_up.middle for offer in cell.offers}
+    assert all(offer.pays for offer in cell.offers) and means[vague] > means[known]
+    assert cell.best is not None and cell.best.method.name == known
+
+
+def test_gaps_are_converted_by_the_curve_of_the_nearest_size() -> None:
+    """On the larger rung DDP gains less by more tokens, so that the same gap is worth more of them there."""
+    rows = [
+        replace(run, loss=run.final * (run.steps / run.full_steps) ** 0.03)
+        if run.purpose == "fewer" and run.rung == "depth"
+        else run
+        for run in ladder({DILOCO: 0.015}, rungs=("breadth", "depth"))
+    ]
+    small, near, large = (mapped(rows, (size,), (1e9,)).cells[0].offers[0] for size in (3e6, 5e6, 10e6))
+    assert small.tokens.middle == pytest.approx(1.015 ** (-1 / 0.06), rel=0.02)
+    assert near.tokens.middle == pytest.approx(small.tokens.middle)
+    assert large.tokens.middle == pytest.approx(1.015 ** (-1 / 0.03), rel=0.02)
 
 
 def test_where_nothing_pays_nothing_pays_on_faster_networks() -> None:

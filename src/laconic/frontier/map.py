@@ -1,10 +1,11 @@
-"""The map: at each bandwidth and model size, the fastest method to the loss of tuned DDP, or that nothing pays."""
+"""The map: at each bandwidth and model size, the method that is fastest for certain to the loss of tuned DDP, or that
+nothing pays."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, isfinite, log, nan, sqrt
+from math import exp, inf, isfinite, log, nan, sqrt
 
 from laconic.experiments.statistics import Spread
 from laconic.frontier.clock import Clock, StepTime, Traffic
@@ -27,7 +28,8 @@ def bandwidths(count: int = 17) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Contender:
-    """A method that was measured: its gap by size, what the ledger counted, and how gaps convert to tokens.
+    """A method that was measured: its gap by size, what the ledger counted, and how gaps convert to tokens, by the
+    number of parameters with which that was measured.
 
     Its `name` says the ends of phases as shares of the steps, and what differs from the main baseline.
     """
@@ -36,7 +38,11 @@ class Contender:
     method: Method
     trend: Trend
     traffic: Traffic
-    equivalence: Equivalence
+    equivalences: Mapping[int, Equivalence]
+
+    def equivalence(self, parameters: float) -> Equivalence:
+        """Return how gaps convert to tokens at a size: as they do at the nearest one that was measured."""
+        return self.equivalences[min(self.equivalences, key=lambda measured: abs(log(measured / parameters)))]
 
     def loss_ratio(self, parameters: float) -> Spread:
         """Return its loss over DDP's at a size."""
@@ -70,8 +76,8 @@ class Offer:
 
 @dataclass(frozen=True)
 class Cell:
-    """One bandwidth and one size: DDP's time of a step, and every method's offer, the fastest first; those that do not
-    reach DDP's loss come last."""
+    """One bandwidth and one size: DDP's time of a step, and every method's offer. Those that reach DDP's loss come
+    first, by the lower ends of their speed-ups, so that a method does not win by how little is known of it."""
 
     bits_per_second: float
     size: float
@@ -81,7 +87,8 @@ class Cell:
 
     @property
     def best(self) -> Offer | None:
-        """The fastest method to DDP's loss among those that pay for certain; None: nothing pays."""
+        """The method that is the fastest to DDP's loss at the lower end of its interval, if it pays for certain; None:
+        nothing pays."""
         return next((offer for offer in self.offers if offer.pays), None)
 
 
@@ -140,7 +147,7 @@ def draw(
         for rate in bandwidths() if rates is None else rates:
             ddp = clock.ddp(rate)
             offers = [_offer(one, clock, ddp, rate) for one in found]
-            ordered = sorted(offers, key=lambda offer: (not offer.reaches, -offer.speed_up.middle))
+            ordered = sorted(offers, key=_place)
             cells.append(Cell(rate, size, ddp, clock.computing_seconds, tuple(ordered)))
     largest = max((one.trend.measured_up_to for one in found), default=0)
     return Map(task, workers, tuple(found), tuple(cells), largest)
@@ -165,12 +172,10 @@ def _contender(found: Sequence[tuple[Table, Line]], tables: Sequence[Table]) -> 
     rungs = tuple(Rung.of(size, gap, otherwise) for size, gap in sorted(gaps.items()))
     table, line = ordered[-1]
     traffic = Traffic(line.bytes_per_step, table.parameters, line.tuned.reported[0].steps)
-    curves = [one for one in sorted(tables, key=lambda t: t.parameters) if one.equivalence is not None]
-    nearest = [one for one in curves if one.parameters <= table.parameters] or curves[:1]
-    curve = nearest[-1].equivalence
-    assert curve is not None
+    curves = {one.parameters: one.equivalence for one in tables if one.equivalence is not None}
+    no_larger = {size: curve for size, curve in curves.items() if size <= table.parameters}
     name = with_shares(table.name(line.method), traffic.steps)
-    return Contender(name, line.method, Trend(rungs), traffic, curve)
+    return Contender(name, line.method, Trend(rungs), traffic, no_larger or {min(curves): curves[min(curves)]})
 
 
 def _widest(gaps: Sequence[Spread]) -> float | None:
@@ -181,12 +186,18 @@ def _widest(gaps: Sequence[Spread]) -> float | None:
 def _offer(one: Contender, clock: Clock, ddp: StepTime, rate: float) -> Offer:
     step, size = clock.step(one.method.strategy, one.traffic, rate), clock.shape.size
     ratio = one.loss_ratio(size)
-    tokens, reaches = one.equivalence.spread(ratio), one.equivalence.reached(ratio.middle)
+    curve = one.equivalence(size)
+    tokens, reaches = curve.spread(ratio), curve.reached(ratio.middle)
     middle = float(ddp.seconds / step.seconds * tokens.middle)
     low = exp(-_joined(_apart(tokens.middle, tokens.low), log(step.high_factor)))
     high = exp(_joined(_apart(tokens.high, tokens.middle), -log(step.low_factor)))
     gain = Spread(middle, middle * low, middle * high)
     return Offer(one.name, one.method, step, tokens, reaches, one.trend.basis(size), gain)
+
+
+def _place(offer: Offer) -> tuple[bool, float, float]:
+    low = offer.speed_up.low
+    return not offer.reaches, inf if low != low else -low, -offer.speed_up.middle
 
 
 def _apart(larger: float, smaller: float) -> float:

@@ -65,7 +65,7 @@ def show(found: Frontier, console: Console | None = None) -> None:
         say(f"\nTime to the loss of tuned DDP at {found.place}", "bold")
         console.print(_grid(OFFER_COLUMNS, [offer_cells(offer) for offer in found.here.offers]))
     if found.map is not None:
-        say("\nThe fastest method to the loss of tuned DDP (· nothing pays)", "bold")
+        say("\nThe fastest method for certain to the loss of tuned DDP (· nothing pays)", "bold")
         for line in letters(found.map):
             say(line)
     say("")

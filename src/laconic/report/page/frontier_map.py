@@ -31,9 +31,9 @@ def block(drawn: Map) -> Markup:
     entries = [(_swatch(place), f"{letter(place)}: {name}") for name, place in known.items()]
     entries.append((_swatch(None), "nothing pays: DDP is the fastest, or may be, or no loss is near enough"))
     note = (
-        "Figures are speed-ups over tuned DDP with 16-bit gradients to its own loss. Above the line the loss is "
-        f"extrapolated from models of up to {write_size(drawn.measured_up_to)} parameters; a larger model's worker is "
-        "several GPUs."
+        "Figures are the lower ends of speed-ups over tuned DDP with 16-bit gradients to its own loss. Above the line "
+        f"the loss is extrapolated from models of up to {write_size(drawn.measured_up_to)} parameters; a larger "
+        "model's worker is several GPUs."
     )
     below = el("div", legend(entries), el("p", note, class_="note"), save(_csv(drawn), "map.csv", "Cells as CSV"))
     return figure(wide, narrow, "The fastest method to the loss of tuned DDP", below)
@@ -56,7 +56,7 @@ def _picture(drawn: Map, known: dict[str, int], width: float) -> Markup:
             parts.append(rect(left, top, across - 1.5, _ROW - 1.5, kind, _tip(cell)))
             if best is not None:
                 sign = letter(known[best.name])
-                gain = best.speed_up.middle
+                gain = best.speed_up.low
                 shown = sign if width == NARROW else f"{sign} {gain:.{0 if gain >= 9.95 else 1}f}"
                 parts.append(text(left + across / 2, top + _ROW / 2 + 4, shown, "small", "middle"))
     measured = sum(size <= 1.1 * drawn.measured_up_to for size in sizes)
