@@ -193,3 +193,12 @@ def test_the_command_refuses_in_a_sentence(profile: str, arguments: list[str], s
     result = CliRunner().invoke(app, ["plan", profile, *arguments])
     assert result.exit_code != 0
     assert isinstance(result.exception, LaconicError) and says in str(result.exception)
+
+
+def test_a_network_that_cannot_be_read_is_refused_before_the_script_runs(tmp_path: Path) -> None:
+    script, mark, network = tmp_path / "train.py", tmp_path / "has_run", tmp_path / "net.toml"
+    script.write_text(f"open({str(mark)!r}, 'w').close()\n")
+    network.write_text('[network]\nworkers = 4\nlevels = [{workers = 1, bandwidth = "1Gbit"}]\n')
+    with pytest.raises(LaconicError, match="'workers'"):
+        plan(str(script), workers=4, network=str(network))
+    assert not mark.exists()

@@ -86,6 +86,10 @@ def virtual_seconds(
         ("slowmo(4)", 4, 0.001),
         ("accumulate(4)", 4, 0.001),
         ("overlap_local_sgd(4)", 4, 0.01),
+        ("overlap_local_sgd(4) / power_sgd(2)", 4, 0.01),
+        ("osp(share=1) / none / allreduce", 1, 0.01),
+        ("osp(share=1) / cast_int8 / allreduce", 1, 0.01),
+        ("osp(share=1) / power_sgd(2) / allreduce", 1, 0.01),
     ],
 )
 def test_a_price_is_the_virtual_engines_time(strategy: str, period: int, tolerance: float, rate: float) -> None:

@@ -27,7 +27,8 @@ def strategies_within(loss_budget: float, training: Training) -> list[str]:
 
 
 def _candidates() -> Iterator[Sentence]:
-    """Yield what `auto` can change to and back from at any step: rules without an optimizer of their own."""
+    """Yield what `auto` can change to and back from at any step: rules that leave the step to the user's optimizer and
+    have none of their own."""
     start = Strategy.parse(START)
     assert isinstance(start, Sentence)
     every = compressions()
@@ -36,7 +37,7 @@ def _candidates() -> Iterator[Sentence]:
             yield from _valid(start.sync, chain, start.architecture, start.schedule)
     for rule in rules().words:
         made = rule.make()
-        if made.copies <= 1 and made.cadence.period <= LONGEST:
+        if made.copies <= 1 and made.cadence.period <= LONGEST and not made.replaces_step:
             for chain in every:
                 yield from _valid(rule, chain, start.architecture)
 

@@ -84,6 +84,8 @@ def plan(
     """
     _check_counts(workers=(workers, 1), servers=(servers, 0), top=(top, 1))
     given = None if gpu_memory is None else read_memory(gpu_memory)
+    if network != PROBE:
+        links_of(network, workers, None, latency)  # refuses what it cannot read before the script is profiled
     described = network if isinstance(network, str) else f"given ({', '.join(map(_level, network.levels))})"
     source = subject_of(subject, arguments, workers, described, gpu, batch, net, fresh)
     links = _probed_links(source, workers) if network == PROBE else links_of(network, workers, source.gpu, latency)

@@ -82,8 +82,8 @@ class Pricer:
         if cadence.is_asynchronous:
             return self._asynchronous(sentence, architecture, cadence)
         if not cadence.overlaps:
-            alone = self._exchange_alone(sentence, architecture, self.collective_costs)
-            return spread(deployment, behind_steps(alone, cadence, deployment), cadence.period)
+            alone = self._exchange_alone(sentence, architecture, self.collective_costs, cadence)
+            return spread(deployment, alone, cadence.period)
         once = self._every_step(sentence, architecture)
         return once if cadence.period == 1 else spread(deployment, once, cadence.period)
 
@@ -119,15 +119,22 @@ class Pricer:
         return StepPrice(computing, coding, _rest(seconds, computing + coding), sent)
 
     def _exchange_alone(
-        self, sentence: Sentence, architecture: Architecture, collective_costs: CollectiveCosts
+        self, sentence: Sentence, architecture: Architecture, collective_costs: CollectiveCosts, cadence: Cadence
     ) -> StepPrice:
-        """Return the price of one exchange of everything in one message, without overlap and without computing."""
+        """Return the price of one exchange of everything in one message, without overlap with backward and without
+        computing; what may be in flight during later steps is behind these."""
         costs = self._of_chain(sentence, collective_costs.workers)
         plan_arrays = PlanArrays.of_one(len(self.deployment.tensors))
         traffic = self._traffic(costs, plan_arrays, architecture, collective_costs, np.zeros(1))
-        alone = iterate(0.0, np.zeros(1), 0.0, traffic, collective_costs.lanes).seconds
         coding = float(traffic.encode_seconds.sum() + traffic.decode_seconds.sum())
-        return StepPrice(0.0, coding, _rest(alone, coding), self._sent(costs, architecture, collective_costs.workers))
+
+        def exposed(rounds: Sequence[TransferTimes]) -> float:
+            some = replace(traffic, rounds=rounds)
+            return _rest(iterate(0.0, np.zeros(1), 0.0, some, collective_costs.lanes).seconds, coding)
+
+        sent = self._sent(costs, architecture, collective_costs.workers)
+        once = StepPrice(0.0, coding, exposed(traffic.rounds), sent)
+        return behind_steps(once, exposed(traffic.rounds[:1]), cadence, self.deployment)
 
     def _tiers(self, tiers: Tiers) -> StepPrice:
         """Return the price of exchanges within each unit in every step and between units as the outer rule says.
@@ -148,7 +155,7 @@ class Pricer:
         sent = self._sent(near, inner.architecture.make(), inside.workers)
         once = self._iterated(first, plan_arrays, sent)
         if not cadence.overlaps:
-            return and_every(cadence.period, once, self._exchange_alone(outer, far_architecture, between))
+            return and_every(cadence.period, once, self._exchange_alone(outer, far_architecture, between, cadence))
         far = self._of_chain(outer, between.workers)
         there: Sequence[TransferTimes] = first.rounds
         back: Sequence[TransferTimes] = ()

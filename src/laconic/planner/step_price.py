@@ -30,13 +30,20 @@ class StepPrice:
         return self.computing_seconds + self.coding_seconds + self.exposed_seconds
 
 
-def behind_steps(once: StepPrice, cadence: Cadence, deployment: Deployment) -> StepPrice:
-    """Return the price of an exchange whose parts are in flight while workers compute, and share the links."""
+def behind_steps(once: StepPrice, first_seconds: float, cadence: Cadence, deployment: Deployment) -> StepPrice:
+    """Return the price of an exchange whose parts are in flight while workers compute, and share the links.
+
+    What depends on the first messages is sent when these are waited for, behind which nothing is computed.
+
+    - `once`: the price without computing beside it.
+    - `first_seconds`: how much of its exposed time are the messages that depend on no other.
+    """
     if not cadence.flight:
         return once
     step, parts = deployment.own_seconds(cadence.period), cadence.parts
-    late = parts * max(0.0, once.exposed_seconds / parts - cadence.flight * step)
-    return replace(once, exposed_seconds=max(late, once.exposed_seconds - cadence.period * step))
+    late = parts * max(0.0, first_seconds / parts - cadence.flight * step)
+    behind = max(late, first_seconds - cadence.period * step)
+    return replace(once, exposed_seconds=once.exposed_seconds - first_seconds + behind)
 
 
 def spread(deployment: Deployment, once: StepPrice, period: int) -> StepPrice:

@@ -14,7 +14,9 @@ from torch.optim import Optimizer
 from laconic.registry import knob, technique
 from laconic.sync.base import State, Sync, average_buffers
 from laconic.sync.contexts import OverlapContext, SteeringContext
+from laconic.sync.server import bounded_staleness
 from laconic.sync.tensor_lists import copies, copy_into
+from laconic.values.cadence import Cadence
 from laconic.worker import Communication
 
 _REST = "rest"
@@ -25,7 +27,7 @@ class StagedContext(OverlapContext, SteeringContext, Protocol):
     """A second stage in flight, and the times and losses that set its budget."""
 
 
-@technique("osp", paper="Chen et al., ICPP 2023 (arXiv 2306.16926)")
+@technique("osp", paper="Chen et al., ICPP 2023 (arXiv 2306.16926)", worth_trying=["osp(share=1)"])
 @dataclass(frozen=True)
 class OSP(Sync[StagedContext]):
     """Average and apply gradients of important tensors at once, and those of the others during the next iteration.
@@ -44,7 +46,16 @@ class OSP(Sync[StagedContext]):
     late: ClassVar[bool] = True
     replaces_step: ClassVar[bool] = True
     replicas_differ: ClassVar[bool] = True
+    copies: ClassVar[int] = 1
     prefers: ClassVar[Mapping[str, str]] = {"architecture": "parameter_server"}
+
+    @property
+    def cadence(self) -> Cadence | None:
+        return Cadence(overlaps=False, flight=1) if self.share == 1 else None
+
+    @property
+    def guarantee(self) -> str:
+        return bounded_staleness(1)
 
     @property
     def reads_optimizer_state(self) -> bool:
