@@ -42,8 +42,9 @@ def aalo(
 
     On shuffles whose sizes spread over four decades, sixty on a switch of eight ports, coflows took between 0.96 and
     1.3 times as long with fair flows as with it, forty that come five times as fast 1.03 to 1.25 times, and with sizes
-    by a Pareto law 0.77 to 1.44 times; the paper reports 1.93 on its cluster. It decides anew when a coflow crosses a
-    threshold, which stands for a coordinator that looks every few milliseconds.
+    by a Pareto law 0.77 to 1.44 times. In four draws of 150 and 250 that load ports by 0.8 and 0.9 the mean was 1.09 to
+    1.28 times as long, and the mean of each one's ratio 3 to 8, as most are small. The paper reports 1.93. It decides
+    anew when a coflow crosses a threshold, which stands for a coordinator that looks every few milliseconds.
 
     - `traffic`: what is sent now.
     - `memory`: unused.
