@@ -50,6 +50,7 @@ ROWS = {
     "streaming": "streaming_diloco(period={period}, overlap=4, merge=0) / e3m0",
     "late": "osp(share=1) / int8 / allreduce",
     "late4": "osp(share=1) / int4+ef / allreduce",
+    "sites_streaming": "[bsp]@node > [streaming_diloco(period={period}, overlap=4, merge=0.5) / int4+ef]@site",
 }
 EVERY_STEP = ("bsp", "ddp16", "late", "late4")
 

@@ -209,13 +209,12 @@ def saturating() -> float:
 
 @pytest.mark.long
 @pytest.mark.technique("gavel", check=2)
-@pytest.mark.parametrize("seed", [0, 2])
-def test_near_saturation_jobs_take_half_as_long_again_where_speeds_are_not_known(seed: int) -> None:
-    """At 5.2 an hour, the first rate of the authors' sweep beyond what who does not know speeds can carry, with two
-    of their seeds: jobs take the longer the longer the trace is, unlike those of who knows speeds. At 4.8 an hour,
-    where they balance, the draws are 1.36 to 2.34, 1.78 together; at 4.5 it is 1.36, that of speeds."""
+def test_at_saturation_jobs_take_half_as_long_again_where_speeds_are_not_known() -> None:
+    """At the rate that saturates who does not know speeds, in the mean over the seeds of the published figures, which
+    differ much there (1.72, 2.34 and 1.36 times as long; three others 1.35, 2.39 and 1.53). At 4.5 it is 1.36 times."""
     assert saturating() == pytest.approx(4.8, rel=0.01)
-    assert hours(False, 5.2, seed) / hours(True, 5.2, seed) >= 1.5
+    blind, aware = (np.mean([hours(aware, 4.8, seed) for seed in range(3)]) for aware in (False, True))
+    assert blind / aware >= 1.5
 
 
 @pytest.mark.long

@@ -133,8 +133,8 @@ def sdp4bit() -> ShardedMethod:
     matrix before. Every worker keeps the copy of all weights, from which backward takes them without a gather.
     Readings chosen: differences are to the copy, not to the last exact weights; rounding is to the nearest. On digits
     with Adam and four workers the loss after 200 steps is 2.5 % above that of 16 bits, and 7.3 % where the weights
-    themselves take four bits (means of three seeds); differences of weights alone cost less than 1 %. Nearly all of it
-    is the transform's, which suits no gradients of one sign, as pixels that are never negative make them.
+    themselves take four bits (means of three seeds); differences of weights alone cost less than 1 %. Most of it
+    is the transform's, since pixels that are never negative give blocks of gradients one sign.
     """
     four = "int4(128)+hadamard(32)"
     return ShardedMethod(four, "int8(128)", four, "int4(128)+ef21")

@@ -29,10 +29,8 @@ class Hadamard(Wrapping):
 
     A value that is much larger than its neighbours is spread over its block, so that the others keep more of their
     bits: strided_bits(4, 128)+hadamard. Nothing is random. Lengths that the block does not divide are padded with
-    zeros, and the padding is sent. Where the values of a block have the same sign, the transform makes an outlier of
-    their sum instead: do not use it for a first layer whose inputs are never negative. On digits as they are it doubles
-    the error of gradients in four bits, from 10 to 22 % of their norm; with pixels from which their means are
-    subtracted it costs the loss as much as the same bits without it.
+    zeros, and the padding is sent. Where the values of a block share a sign, as gradients of a layer may whose inputs
+    are never negative, it makes an outlier of their sum instead, and the others keep fewer bits.
     """
 
     block: int = knob(32, choices=(2, 4, 8, 16, 32, 64, 128, 256), doc="values that are transformed together")
