@@ -2,6 +2,7 @@
 
     python bench/two_sites.py --folder two_sites            # needs root, `ip` and `tc`; two hours on two cores
     python bench/two_sites.py --only streaming              # one row beside bsp
+    python bench/two_sites.py --only sites_streaming --period 8 --sentence "diloco(8) / int4+ef"    # and one of yours
 
 Four workers train the character transformer, two at each site: neighbours at the machine's speed, 200 Mb/s and a round
 trip of 50 ms between the sites. Every row trains at every learning rate and is shown at its best, since an untuned
@@ -18,6 +19,7 @@ import argparse
 import json
 import math
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -195,7 +197,7 @@ class Notes:
             raise SystemExit(f"{folder} holds runs with other settings: give another --folder, or remove it")
 
     def once(self, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        path = self.folder / f"{name}.json"
+        path = self.folder / f"{re.sub(r'[^-.=a-z0-9]+', '_', name)}.json"
         if not path.exists():
             found = make()
             path.write_text(json.dumps(found, indent=1) + "\n")
@@ -216,7 +218,8 @@ def over_links(training: Training) -> dict[str, Any]:
 
 def measure(args: argparse.Namespace, notes: Notes) -> dict[str, Any]:
     """Train every row at every rate, each rate with a beginning of its own; return each row at its best rate."""
-    names = [name for name in ROWS if name in ("bsp", *(args.only or ROWS))]
+    sentences = ROWS | {sentence: sentence for sentence in args.sentence}
+    names = [name for name in sentences if name in ("bsp", *args.sentence, *(args.only or ROWS))]
     tried: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for rate in args.rates:
         common = beginning(args, notes, rate)
@@ -225,7 +228,7 @@ def measure(args: argparse.Namespace, notes: Notes) -> dict[str, Any]:
         short = replace(rest, steps=WARM_STEPS + TIMED_STEPS, validate=False)
         alone = notes.once("alone", partial(run, replace(short, strategy="diloco(period=1000000)"), None))
         for name in names:
-            training = replace(rest, strategy=ROWS[name].format(period=args.period))
+            training = replace(rest, strategy=sentences[name].format(period=args.period))
             if name in EVERY_STEP:
                 row = notes.once(f"{name}-steps", partial(over_links, replace(short, strategy=training.strategy)))
                 row["loss"] = notes.once(f"{name}-{rate:g}-without-links", partial(run, training, None))["loss"]
@@ -270,6 +273,7 @@ def table(result: dict[str, Any]) -> Table:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", choices=[name for name in ROWS if name != "bsp"], nargs="+", help="beside bsp")
+    parser.add_argument("--sentence", action="append", default=[], help="another row, which is trained over the links")
     parser.add_argument("--steps", type=int, default=1200, help="after the common beginning (default 1200)")
     parser.add_argument("--pretrain", type=int, default=400, help="steps of the common beginning (default 400)")
     parser.add_argument("--period", type=int, default=20, help="DiLoCo's local steps in a round (default 20)")
@@ -291,7 +295,9 @@ def main() -> None:
         parser.error(f"--steps {args.steps} is no number of whole rounds of {args.period}")
     console = Console(width=None if sys.stdout.isatty() else 140)  # a file is read with all columns
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # through the blocks that end workers and networks
-    settings = {k: v for k, v in vars(args).items() if k not in ("folder", "only", "period", "rates", "as_worker")}
+    settings = {
+        k: v for k, v in vars(args).items() if k not in ("folder", "only", "sentence", "period", "rates", "as_worker")
+    }
     with tempfile.TemporaryDirectory() as beside:
         result = measure(args, Notes(args.folder or Path(beside), settings, console))
     console.print(table(result))

@@ -74,10 +74,10 @@ class Gavel(Policy):
     than their shares, the more so the larger gangs are beside the cluster. The authors' simulator fills one type after
     the other, in the order in which the cluster has them (begin it with the fastest) or, where speeds are not known, at
     random; that is `queue="by_type"`, by which their figures are met. So filled, who does not know speeds is saturated
-    at 4.8 jobs of one GPU an hour on 36 GPUs of each of three types: the 4,000th to the 5,000th take 1.77 times as long as
-    where speeds are known, in the mean of six draws that have 1.35 to 2.39, and longer in longer traces. At 4.5 an hour
-    it is 1.36 times; the paper has up to 3.5. With one queue they take 1.34 to 1.45 times as long, at 5 to 7.5 arrivals
-    an hour (five draws of 500 to 2,200 jobs).
+    at 4.8 jobs of one GPU an hour on 36 GPUs of each of three types: the 4,000th to the 5,000th take 1.77 times as long
+    as where speeds are known, in the mean of six draws that have 1.35 to 2.39, and longer in longer traces. At 4.5 an
+    hour it is 1.36 times; the paper has up to 3.5. With one queue they take 1.34 to 1.45 times as long, at 5 to 7.5
+    arrivals an hour (five draws of 500 to 2,200 jobs).
     """
 
     every = ROUND
