@@ -8,6 +8,7 @@ from tests.sharded.reference_task import loss
 
 
 @pytest.mark.long
+@pytest.mark.technique("zeropp_qwz", check=3)
 def test_weights_of_eight_bits_leave_the_loss_as_it_is() -> None:
     """Within one per cent of stage 3 with each seed after 500 steps; one scale for a shard is printed beside it.
 
