@@ -6,19 +6,21 @@ python docs/counts.py --check    # exit code 1 where the paragraph is not what i
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 import textwrap
 from collections import Counter
 from pathlib import Path
 
-from laconic import registry
-from laconic.registry import Evidence
+sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
+
+from docs.pages import WIDTH, keep  # noqa: E402
+
+from laconic import registry  # noqa: E402
+from laconic.registry import Evidence  # noqa: E402
 
 PAGE = Path(__file__).resolve().parents[1] / "README.md"
 BEGIN, END = "<!-- counts: written by `python docs/counts.py` -->", "<!-- end of counts -->"
-WIDTH = 125
 KINDS = {"word": "words", "sentence": "named sentences", "function": "functions"}
 GRADES = {
     Evidence.FIXTURE: "they give the authors' own numbers on recorded inputs, with settings that `laconic show` names",
@@ -48,17 +50,5 @@ def written() -> dict[Path, str]:
     return {PAGE: re.sub(f"{re.escape(BEGIN)}.*?{re.escape(END)}", lambda _: block(), PAGE.read_text(), flags=re.S)}
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 where it is out of date")
-    check, stale = parser.parse_args().check, {p: text for p, text in written().items() if p.read_text() != text}
-    for path, text in stale.items():
-        if check:
-            print(f"{path.name} is out of date: run python docs/counts.py", file=sys.stderr)
-        else:
-            path.write_text(text)
-    return int(check and bool(stale))
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(keep(__doc__, written()))

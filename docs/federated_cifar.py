@@ -6,9 +6,7 @@ python docs/federated_cifar.py --check    # exit code 1 where the page is not wh
 
 from __future__ import annotations
 
-import argparse
 import sys
-import textwrap
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -16,6 +14,7 @@ sys.path[:0] = [str(ROOT)]
 
 from bench.clients.tables import tables  # noqa: E402
 from bench.packed import lines  # noqa: E402
+from docs.pages import filled, keep  # noqa: E402
 
 PAGE = ROOT / "docs" / "federated_cifar.md"
 ROWS = ROOT / "docs" / "measured" / "federated-cifar.jsonl"
@@ -42,12 +41,11 @@ ABOUT = (
     "step. With 1 % taking part, a round has one client. What has no line yet has not been trained: `stc`, `apf` "
     "among ten silos (it needs all clients in every round), and settings and seeds beyond those shown.",
 )
-WIDTH = 125
 
 
 def page() -> str:
     """Return the whole page."""
-    said = [textwrap.fill(paragraph, WIDTH, break_on_hyphens=False, break_long_words=False) for paragraph in ABOUT]
+    said = map(filled, ABOUT)
     found = list(tables(lines(ROWS))) or ["No rows have been measured yet."]
     return "\n\n".join([HEAD, *said, *found]) + "\n"
 
@@ -57,17 +55,5 @@ def written() -> dict[Path, str]:
     return {PAGE: page()}
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 where it is out of date")
-    check, text = parser.parse_args().check, page()
-    stale = not PAGE.is_file() or PAGE.read_text() != text
-    if stale and check:
-        print(f"{PAGE.name} is out of date: run python docs/federated_cifar.py", file=sys.stderr)
-    elif stale:
-        PAGE.write_text(text)
-    return int(check and stale)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(keep(__doc__, written()))

@@ -6,16 +6,18 @@ python docs/losses.py --check    # exit code 1 where the page is not what it wou
 
 from __future__ import annotations
 
-import argparse
 import sys
-import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from laconic.frontier.answer import PROTOCOL, Frontier, answer
-from laconic.planner.runs import read
-from laconic.report.frontier import letters, orderings
-from laconic.report.page.frontier_cells import LINE_COLUMNS, about, line_cells, warnings
+sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
+
+from docs.pages import filled, keep  # noqa: E402
+
+from laconic.frontier.answer import PROTOCOL, Frontier, answer  # noqa: E402
+from laconic.planner.runs import read  # noqa: E402
+from laconic.report.frontier import letters, orderings  # noqa: E402
+from laconic.report.page.frontier_cells import LINE_COLUMNS, about, line_cells, warnings  # noqa: E402
 
 PAGE = Path(__file__).resolve().parent / "losses.md"
 HEAD = "# What strategies do to the loss"
@@ -33,13 +35,12 @@ ABOUT = (
     "Outer rates were not tuned (0.7, momentum 0.9). An ordering that is refuted here is refuted at these "
     "settings.",
 )
-WIDTH = 125
 
 
 def page() -> str:
     """Return the whole page."""
     tasks = dict.fromkeys(run.task for run in read())
-    said = [textwrap.fill(paragraph, WIDTH, break_on_hyphens=False, break_long_words=False) for paragraph in ABOUT]
+    said = map(filled, ABOUT)
     return (
         "\n\n".join([HEAD, *said, *(part for task in tasks for part in sections(answer(task, "1gbit", 8, "1b")))])
         + "\n"
@@ -75,17 +76,5 @@ def written() -> dict[Path, str]:
     return {PAGE: page()}
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 where it is out of date")
-    check, text = parser.parse_args().check, page()
-    stale = not PAGE.is_file() or PAGE.read_text() != text
-    if stale and check:
-        print(f"{PAGE.name} is out of date: run python docs/losses.py", file=sys.stderr)
-    elif stale:
-        PAGE.write_text(text)
-    return int(check and stale)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(keep(__doc__, written()))

@@ -123,9 +123,10 @@ def check(changes: Changes, running: Mapping[int, Grant], jobs: Sequence[Job], r
         after.give(jobs[job], running[job])
     for job, grant in (*changes.start, *changes.resize):
         wanted = jobs[job]
-        _check_gang(wanted, grant, room.cluster)
+        _check_gang(wanted, grant)
         if after.take(wanted, grant) < -SLACK:
             _refuse(wanted, grant, after)
+        _check_types(wanted, grant, room.cluster)
         if wanted.cpu_milli or wanted.memory_mib:
             _check_hosts(wanted, grant, after)
         circuits = circuits or bool(grant.circuits)
@@ -144,7 +145,7 @@ def _refuse(job: Job, grant: Grant, after: Room) -> None:
             raise ClusterError(f"device {device} of {hosts[host].name} has no {share:g} left for {job.name}")
 
 
-def _check_gang(job: Job, grant: Grant, cluster: Cluster) -> None:
+def _check_gang(job: Job, grant: Grant) -> None:
     workers = len(grant.slots)
     if not job.least <= workers <= job.most:
         wanted = str(job.least) if job.least == job.most else f"{job.least} to {job.most}"
@@ -154,9 +155,12 @@ def _check_gang(job: Job, grant: Grant, cluster: Cluster) -> None:
             if not 0 < slot.share <= 1:
                 raise ClusterError(f"{job.name} is given {slot.share:g} of a device; a share is above 0 and at most 1")
         raise ClusterError(f"{job.name} is given a device twice; give each of its workers another")
+
+
+def _check_types(job: Job, grant: Grant, cluster: Cluster) -> None:
     if job.gpu_types:
         for slot in grant.slots:
-            if 0 <= slot.host < len(cluster.hosts) and cluster.hosts[slot.host].gpu not in job.gpu_types:
+            if cluster.hosts[slot.host].gpu not in job.gpu_types:
                 raise ClusterError(f"{job.name} cannot run on a {cluster.hosts[slot.host].gpu}")
 
 

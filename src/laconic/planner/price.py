@@ -134,7 +134,7 @@ class Pricer:
 
         sent = self._sent(costs, architecture, collective_costs.workers)
         once = StepPrice(0.0, coding, exposed(traffic.rounds), sent)
-        return behind_steps(once, exposed(traffic.rounds[:1]), cadence, self.deployment)
+        return behind_steps(once, exposed(traffic.rounds[:1]), cadence, self.deployment) if cadence.flight else once
 
     def _tiers(self, tiers: Tiers) -> StepPrice:
         """Return the price of exchanges within each unit in every step and between units as the outer rule says.

@@ -38,8 +38,6 @@ def behind_steps(once: StepPrice, first_seconds: float, cadence: Cadence, deploy
     - `once`: the price without computing beside it.
     - `first_seconds`: how much of its exposed time are the messages that depend on no other.
     """
-    if not cadence.flight:
-        return once
     step, parts = deployment.own_seconds(cadence.period), cadence.parts
     late = parts * max(0.0, first_seconds / parts - cadence.flight * step)
     behind = max(late, first_seconds - cadence.period * step)
