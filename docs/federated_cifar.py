@@ -30,7 +30,8 @@ ABOUT = (
     "what CIFAR-10 allows. The partition, the first parameters, the clients of every round and their speeds are "
     "draws of the seed, so that methods are compared in pairs.",
     "Every method has the same rates to choose from, and then up to three values of its own knob, on a seed "
-    "that is not reported, in a fifth of the rounds, by 2,000 test images that judge nothing else. Accuracy is "
+    "that is not reported, in a fifth of the rounds, by 2,000 test images that judge nothing else. The two best rates "
+    "are tried once more in all rounds, since short runs favour lower rates where labels are skewed. Accuracy is "
     "the mean of the last five evaluations of thirty, on the other 8,000; in brackets, seed by seed. Differences "
     "are paired by seed, with a 95 % interval of Student's t, which two or three seeds leave wide; bold ones "
     "exclude zero.",

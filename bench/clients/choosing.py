@@ -1,5 +1,8 @@
 """Which runs the table still needs, given the rows that it has: rates, then knobs, then what is reported.
 
+Rates are tried in short runs, and the two best of them once more at full length, since short runs of clients whose data
+differ favour lower rates than long ones do.
+
 A function of the rows alone, so that an interrupted table goes on where it was.
 """
 
@@ -25,7 +28,8 @@ class Size:
 @dataclass(frozen=True)
 class Run:
     """A training: of a method with this rate and knob, on this seed, over so many rounds. `purpose` is "tuning" where
-    it chooses a rate or a knob, and "report" where it is shown."""
+    it chooses finalists among rates, or a knob, "final" where it chooses one of these rates, and "report" where it is
+    shown."""
 
     method: str
     population: str
@@ -108,21 +112,48 @@ def _tuned(
     """Return the trials that are missing, or the best rate and knob: rates are tried at the first knob, and other knobs
     at the best rate."""
     first, rest = (method.knobs[0], method.knobs[1:]) if method.knobs else (None, ())
-    trials = [run_of(method, size, rate, first, TUNING_SEED, "tuning") for rate in RATES]
-    if missing := [run for run in trials if run.identity not in known]:
-        return missing, None
-    rate, _ = best_of([known[run.identity] for run in trials], method)
-    others = [run_of(method, size, rate, knob, TUNING_SEED, "tuning") for knob in rest]
-    if missing := [run for run in others if run.identity not in known]:
-        return missing, None
-    return [], best_of([known[run.identity] for run in (*trials, *others)], method)
+    rows: list[Mapping[str, Any]] = []
+
+    def missing(rates: Iterable[float], knobs: Iterable[float | None], purpose: str) -> list[Run]:
+        runs = [run_of(method, size, rate, knob, TUNING_SEED, purpose) for rate in rates for knob in knobs]
+        rows.extend(known[run.identity] for run in runs if run.identity in known)
+        return [run for run in runs if run.identity not in known]
+
+    if found := missing(RATES, [first], "tuning"):
+        return found, None
+    if found := missing(finalists(rows), [first], "final"):
+        return found, None
+    rate, _ = best_of(rows, method)
+    if found := missing([rate], rest, "tuning"):
+        return found, None
+    return [], best_of(rows, method)
 
 
-def best_of(trials: Sequence[Mapping[str, Any]], method: Method) -> tuple[float, float | None]:
+def finalists(trials: Iterable[Mapping[str, Any]]) -> list[float]:
+    """Return the two best rates of short trials at the same knob."""
+    return [row["rate"] for row in sorted(trials, key=lambda row: -row["accuracy"])[:2]]
+
+
+def best_of(rows: Iterable[Mapping[str, Any]], method: Method) -> tuple[float, float | None]:
     """Return the rate that is the best at the method's first knob, and the knob that is the best at that rate.
 
-    - `trials`: the rows of a method's trials.
+    - `rows`: of the method, those of its finals and of its trials. Where a final is missing, trials choose the rate.
     """
+    rows = list(rows)
+    rate = max(finals_of(rows, method) or _at_first(rows, method), key=lambda row: row["accuracy"])["rate"]
+    trials = (row for row in rows if row["purpose"] == "tuning" and row["rate"] == rate)
+    return rate, max(trials, key=lambda row: row["accuracy"])["knob"]
+
+
+def finals_of(rows: Iterable[Mapping[str, Any]], method: Method) -> list[Mapping[str, Any]]:
+    """Return the finals between a method's best rates, or nothing where one of them is missing."""
+    rows = list(rows)
+    rates = finalists(_at_first(rows, method))
+    finals = [row for row in rows if row["purpose"] == "final" and row["rate"] in rates]
+    return finals if len(finals) == len(rates) else []
+
+
+def _at_first(rows: Iterable[Mapping[str, Any]], method: Method) -> list[Mapping[str, Any]]:
+    """Return a method's trials at its first knob."""
     first = method.knobs[0] if method.knobs else None
-    rate = max((row for row in trials if row["knob"] == first), key=lambda row: row["accuracy"])["rate"]
-    return rate, max((row for row in trials if row["rate"] == rate), key=lambda row: row["accuracy"])["knob"]
+    return [row for row in rows if row["purpose"] == "tuning" and row["knob"] == first]

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from bench.clients.choosing import best_of
+from bench.clients.choosing import best_of, finals_of
 from bench.clients.methods import SILOS, tiers
 
 Row = Mapping[str, Any]
@@ -33,17 +33,19 @@ def tables(rows: Iterable[Row]) -> Iterator[str]:
     """Yield a title and a table for each setting, and then what an error memory is worth."""
     rows, methods = list(rows), [method for tier in tiers() for method in tier]
     edges: dict[tuple[str, float], list[str]] = {}
+    early: dict[tuple[str, float], list[str]] = {}
     kept: list[Row] = []
     for method in methods:
         place = method.population, method.share
         mine = _of(rows, method.name, place)
-        if trials := [row for row in mine if row["purpose"] == "tuning"]:
-            rate, knob = best_of(trials, method)
+        if tried := {row["rate"] for row in mine if row["purpose"] == "tuning"}:
+            rate, knob = best_of(mine, method)
             reports = [r for r in mine if r["purpose"] == "report" and (r["rate"], r["knob"]) == (rate, knob)]
             kept += reports
-            tried = {row["rate"] for row in trials}
             if reports and rate in (min(tried), max(tried)):
                 edges.setdefault(place, []).append(f"`{method.name}`")
+            if reports and not finals_of(mine, method):
+                early.setdefault(place, []).append(f"`{method.name}`")
     places = dict.fromkeys((m.population, m.share) for m in methods)
     for place in places:
         mine = [row for row in kept if (row["population"], row["share"]) == place]
@@ -51,6 +53,8 @@ def tables(rows: Iterable[Row]) -> Iterator[str]:
             yield from _setting(place, mine)
             if place in edges:
                 yield f"The best rate is at the edge of those tried: {', '.join(edges[place])}."
+            if place in early:
+                yield f"The rate was chosen by short runs alone: {', '.join(early[place])}."
     pairs = [(place, _paired(kept, place, "topk+ef", "topk")) for place in places]
     if found := [(f"{part}, {_taking(part, share)}", _told(pairs)) for (part, share), pairs in pairs if pairs]:
         yield "What an error memory adds to `topk(0.01)`:"

@@ -18,7 +18,7 @@ from laconic.federated.partition import Shards, by_label, dirichlet
 from laconic.federated.population import Population
 from laconic.federated.simulate import simulate
 
-POINTS = {"report": 30, "tuning": 12}
+POINTS = {"report": 30, "final": 30, "tuning": 12}
 """How often a run is judged; the last sixth of these is its accuracy."""
 
 
@@ -62,7 +62,7 @@ def train(run: Run, task: Images, recorded: bool) -> dict[str, Any]:
     diverged = False
     try:
         simulate(
-            task.for_tuning(run.purpose == "tuning"),
+            task.for_tuning(run.purpose != "report"),
             population_of(run, task.labels[: run.images].cpu().numpy()),
             run.sentence,
             run.rounds,

@@ -8,7 +8,7 @@ from itertools import takewhile
 from typing import Any
 
 import pytest
-from bench.clients.choosing import Run, Size, identity_of, needed
+from bench.clients.choosing import Run, Size, best_of, identity_of, needed, run_of
 from bench.clients.methods import SEEDS, TUNING_SEED, tiers
 from bench.clients.tables import first, interval, tables
 
@@ -40,6 +40,17 @@ def test_trials_are_short_and_on_a_seed_that_is_not_reported() -> None:
     runs = list(needed(SIZE, []))
     assert {(run.purpose, run.seed) for run in runs} == {("tuning", TUNING_SEED)} and TUNING_SEED not in SEEDS
     assert {run.rounds for run in runs} == {10, 30}  # a fifth; of three times as many where few take part
+
+
+def test_the_two_best_rates_of_short_runs_meet_in_long_ones_and_these_decide() -> None:
+    method = next(method for tier in tiers() for method in tier if method.name == "scaffold")
+    accuracies = {0.01: 0.5, 0.03: 0.7, 0.1: 0.6, 0.3: 0.2}
+    rows = [answered(run_of(method, SIZE, r, None, TUNING_SEED, "tuning"), a) for r, a in accuracies.items()]
+    runs = [run for run in needed(SIZE, rows) if (run.method, run.population) == (method.name, method.population)]
+    assert {(run.purpose, run.rate, run.rounds) for run in runs} == {("final", 0.03, 50), ("final", 0.1, 50)}
+    finals = [answered(run, {0.03: 0.6, 0.1: 0.8}[run.rate]) for run in runs]
+    assert best_of([*rows, finals[0]], method) == (0.03, None), "one final decides nothing"
+    assert best_of([*rows, *finals], method) == (0.1, None)
 
 
 def test_what_is_reported_has_the_best_rate_and_then_the_best_knob() -> None:
@@ -89,7 +100,9 @@ def test_tables_show_differences_in_pairs_and_what_the_target_takes() -> None:
         "100",
     ]
     assert text.count("minus without") == 1
-    assert "at the edge of those tried: `fedavg`, " in text
+    assert "at the edge of those tried: `fedavg`, " in text and "by short runs alone" not in text
+    unfinished = [row for row in whole() if (row["method"], row["purpose"]) != ("fedavg", "final")]
+    assert "The rate was chosen by short runs alone: `fedavg`." in "\n".join(tables(unfinished))
 
 
 def test_reports_at_a_rate_that_another_has_replaced_are_not_shown() -> None:
