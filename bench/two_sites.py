@@ -52,9 +52,13 @@ ROWS = {
     "streaming": "streaming_diloco(period={period}, overlap=4, merge=0) / e3m0",
     "late": "osp(share=1) / int8 / allreduce",
     "late4": "osp(share=1) / int4+ef / allreduce",
+    "later": "osp(share=1, delay=2) / int8 / allreduce",
+    "latest": "osp(share=1, delay=3) / int8 / allreduce",
+    "later4": "osp(share=1, delay=2) / int4 / allreduce",
+    "latest4": "osp(share=1, delay=3) / int4 / allreduce",
     "sites_streaming": "[bsp]@node > [streaming_diloco(period={period}, overlap=4, merge=0.5) / int4+ef]@site",
 }
-EVERY_STEP = ("bsp", "ddp16", "late", "late4")
+EVERY_STEP = ("bsp", "ddp16", "late", "late4", "later", "latest", "later4", "latest4")
 
 
 @dataclass(frozen=True)

@@ -24,14 +24,16 @@ def alike(found: object, expected: object) -> bool:
 def compare(bodies: object, kind: str, block: int) -> None:
     """There and back, with shares, into memory that is there, and as what is left of it."""
     xs = [tensor(kind, max(1, n), n)[:n] for n in LENGTHS]
-    turned = bodies.hadamard_blocks(xs, padded(block), block)  # type: ignore[attr-defined]
-    assert alike(turned, reference.hadamard_blocks(xs, padded(block), block))
-    for rest in (False, True):
-        room, other = torch.ones(2, sum(LENGTHS) + 8)
-        found = bodies.hadamard_blocks(turned, LENGTHS, block, room[3:-5].split(LENGTHS), SHARES, rest)  # type: ignore[attr-defined]
-        expected = reference.hadamard_blocks(turned, LENGTHS, block, other[3:-5].split(LENGTHS), SHARES, rest)
-        assert alike(found, expected) and same(room, other)
-        assert not rest or room.isfinite().all()
+    for before, after in (("", ""), ("before", "after")):
+        there = bodies.hadamard_blocks(xs, padded(block), block, turned=before)  # type: ignore[attr-defined]
+        assert alike(there, reference.hadamard_blocks(xs, padded(block), block, turned=before))
+        for rest in (False, True):
+            room, other = torch.ones(2, sum(LENGTHS) + 8)
+            back = (SHARES, rest, after)
+            found = bodies.hadamard_blocks(there, LENGTHS, block, room[3:-5].split(LENGTHS), *back)  # type: ignore[attr-defined]
+            expected = reference.hadamard_blocks(there, LENGTHS, block, other[3:-5].split(LENGTHS), *back)
+            assert alike(found, expected) and same(room, other)
+            assert not rest or room.isfinite().all()
 
 
 @pytest.mark.parametrize("block", [2, 4, 8, 32, 256])

@@ -51,11 +51,12 @@ def test_the_copy_stays_within_half_a_step_of_the_weights(steps: int, seed: int)
 @pytest.mark.technique("sdp4bit", check=2)
 @pytest.mark.parametrize("n", [32, 320, 1000])
 @pytest.mark.parametrize("block", [32, 128])
-def test_the_transform_is_its_own_inverse_and_loses_nothing_by_itself(n: int, block: int) -> None:
+@pytest.mark.parametrize("signs", [False, True])
+def test_the_transform_is_its_own_inverse_and_loses_nothing_by_itself(n: int, block: int, signs: bool) -> None:
     matrix = torch.stack(list(kernels.hadamard_blocks(list(torch.eye(block)), [block] * block, block)))
     assert torch.allclose(matrix @ matrix.T, torch.eye(block), atol=1e-6)
     assert torch.allclose(matrix.abs(), torch.full((block, block), block**-0.5)) and torch.equal(matrix, matrix.T)
-    codec, x, meet = Transformed(Raw(), block), drawn(0, n), Meeting(0, 2, 0, "x")
+    codec, x, meet = Transformed(Raw(), block, signs), drawn(0, n), Meeting(0, 2, 0, "x")
     torch.testing.assert_close(codec.decode(codec.encode(x, meet), x.shape, meet), x, rtol=0, atol=1e-6)
     spread = torch.zeros(n)
     spread[5] = 1.0
@@ -70,13 +71,17 @@ def error(x: Tensor, text: str) -> float:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_an_outlier_costs_its_neighbours_less_after_the_transform_and_a_common_sign_more(seed: int) -> None:
+def test_an_outlier_costs_its_neighbours_less_after_the_transform_and_a_common_sign_more_unless_signs_are_random(
+    seed: int,
+) -> None:
     x = drawn(seed, 1280)
     alike = x.abs()
     x[::128] = 50.0
     four, transformed = "int4(128)", "int4(128)+hadamard(32)"
     assert error(x, transformed) < 0.7 * error(x, four)
     assert error(alike, transformed) > 1.3 * error(alike, four)
+    signed = "int4(128)+hadamard(32, signs=true)"
+    assert error(x, signed) < 0.7 * error(x, four) and error(alike, signed) < 1.1 * error(alike, four)
 
 
 def test_four_bits_of_plain_weights_are_refused() -> None:

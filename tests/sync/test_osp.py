@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 import laconic
+from laconic.errors import StrategyError
 from laconic.network.network_tree import Network
 from laconic.real.connect import connect
 from laconic.virtual.compute import Compute
@@ -52,32 +54,82 @@ def test_all_replicas_agree_after_each_correction(architecture: str, make: round
     assert not torch.equal(first[-1], first[-2])
 
 
-@pytest.mark.parametrize("make", [rounds.sgd, rounds.with_momentum])
-def test_a_prediction_is_undone_and_the_optimizer_steps_on_means_alone(make: rounds.Make) -> None:
-    """Every tensor in the second stage: a common model steps on the means of the iteration before, and each worker
-    computes at that model after a step of its own, of which the optimizer remembers nothing."""
-    common, replicas, means = rounds.net(), [rounds.net() for _ in range(2)], None
-    optimizer = make(common.parameters())
-    for step in range(5):
+@pytest.mark.parametrize("architecture", ["ps", "allreduce"])
+@pytest.mark.parametrize("delay", [1, 2, 3])
+@pytest.mark.parametrize("make", [rounds.sgd, rounds.with_momentum, rounds.adamw])
+def test_predictions_are_undone_and_the_optimizer_steps_on_means_alone(
+    make: rounds.Make, delay: int, architecture: str
+) -> None:
+    """Every tensor in the second stage: a common model steps on the means of some iterations before, and each worker
+    computes at that model after steps of its own, of which the optimizer remembers nothing."""
+    common, replicas = rounds.net(), [rounds.net() for _ in range(2)]
+    optimizer, flying = make(common.parameters()), list[list[list[torch.Tensor]]]()
+
+    def step_on_means() -> None:
+        for p, *parts in zip(common.parameters(), *flying.pop(0), strict=True):
+            p.grad = torch.stack(parts).mean(dim=0)
+        optimizer.step()
+
+    for step in range(6):
         own = []
         for rank, replica in enumerate(replicas):
             replica.zero_grad()
             rounds.loss(replica, rank, step).backward()
             own.append([p.grad.clone() for p in replica.parameters()])  # type: ignore[union-attr]
-        if means is not None:
-            for p, mean in zip(common.parameters(), means, strict=True):
-                p.grad = mean
-            optimizer.step()
+        if len(flying) == delay:
+            step_on_means()
+        flying.append(own)
         for rank, replica in enumerate(replicas):
             replica.load_state_dict(common.state_dict())
             ahead = make(replica.parameters())
             ahead.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-            for p, gradient in zip(replica.parameters(), own[rank], strict=True):
-                p.grad = gradient.clone()
-            ahead.step()
-        means = [torch.stack(parts).mean(dim=0) for parts in zip(*own, strict=True)]
-    found = rounds.simulated("osp(share=1)", 5, make, workers=2)
-    rounds.assert_same(found, [rounds.flat(replica.parameters()) for replica in replicas], 1e-12)
+            for gradients in flying:
+                for p, gradient in zip(replica.parameters(), gradients[rank], strict=True):
+                    p.grad = gradient.clone()
+                ahead.step()
+
+    def body() -> tuple[rounds.Run, torch.Tensor]:
+        run = rounds.train(f"osp(share=1, delay={delay}) / {architecture}", 6, make)
+        laconic.finish(run.model, run.optimizer)
+        return run, rounds.flat(run.model.parameters())
+
+    runs, ends = zip(*laconic.simulate(body, 2).results, strict=True)
+    rounds.assert_same(runs, [rounds.flat(replica.parameters()) for replica in replicas], 1e-12)
+    while flying:
+        step_on_means()
+    for end in ends:
+        torch.testing.assert_close(end, rounds.flat(common.parameters()))
+
+
+def test_memory_of_an_exchange_that_is_not_complete_is_refused() -> None:
+    with pytest.raises(StrategyError, match="left in its memory; write osp"):
+        laconic.Strategy.parse("osp(share=1, delay=2) / int4+ef / allreduce")
+    with pytest.raises(StrategyError, match=r"write osp\(share=1, delay=2\)"):
+        laconic.Strategy.parse("osp(share=0.5, delay=2)")
+
+
+def test_a_delay_of_several_iterations_hides_an_exchange_that_is_longer_than_one() -> None:
+    """Four workers, an exchange of two and a half steps: what the delay does not cover is exposed, and no more of them
+    are in flight than the transport has lanes."""
+
+    def seconds(delay: int, lanes: int) -> float:
+        network = replace(Network.flat(WORKERS, 1e12, 0.05), lanes=lanes)
+
+        def body() -> float:
+            run, ends = rounds.train(f"osp(share=1, delay={delay}) / allreduce", 0, rounds.sgd), list[float]()
+            for step in range(12):
+                rounds.loss(run.model, laconic.rank(), step).backward()
+                run.optimizer.step()
+                run.optimizer.zero_grad()
+                ends.append(connect().clock_seconds())
+            return (ends[-1] - ends[5]) / 6
+
+        return max(laconic.simulate(body, WORKERS, network, Compute(0.04, 0.08)).results)
+
+    exchange = 2 * (WORKERS - 1) * 0.05
+    assert seconds(1, 3) == pytest.approx(exchange, rel=0.02)
+    assert seconds(2, 3) == seconds(3, 2) == pytest.approx(exchange / 2, rel=0.02)
+    assert seconds(3, 3) == pytest.approx(0.12, rel=0.02)
 
 
 @pytest.mark.long

@@ -28,12 +28,15 @@ class Hadamard(Wrapping):
     """Multiply each block of values with an orthonormal Hadamard matrix before the codec, and with its transpose after.
 
     A value that is much larger than its neighbours is spread over its block, so that the others keep more of their
-    bits: strided_bits(4, 128)+hadamard. Nothing is random. Lengths that the block does not divide are padded with
-    zeros, and the padding is sent. Where the values of a block share a sign, as gradients of a layer may whose inputs
-    are never negative, it makes an outlier of their sum instead, and the others keep fewer bits.
+    bits: strided_bits(4, 128)+hadamard. Nothing is random in the paper's transform. Where the values of a block share a
+    sign, as gradients of a layer may whose inputs are never negative, it makes an outlier of their sum instead, and the
+    others keep fewer bits; `signs`, which the paper does not have, multiplies values by ±1 before (H·D in the place of
+    H), so that a common sign is none any more. Lengths that the block does not divide are padded with zeros, and the
+    padding is sent.
     """
 
     block: int = knob(32, choices=(2, 4, 8, 16, 32, 64, 128, 256), doc="values that are transformed together")
+    signs: bool = knob(False, doc="random signs before the transform, the same in all blocks, steps and workers")
 
     def objects(self, inner: Compressor) -> str | None:
         if isinstance(inner, Codec) and not inner.ragged:
@@ -42,7 +45,7 @@ class Hadamard(Wrapping):
 
     def around(self, inner: Compressor) -> Compressor:
         assert isinstance(inner, Codec)
-        return Transformed(inner, self.block)
+        return Transformed(inner, self.block, self.signs)
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ class Transformed(Codec):
 
     inner: Codec
     block: int
+    signs: bool = False
 
     @property
     def unit(self) -> int:
@@ -75,10 +79,10 @@ class Transformed(Codec):
             torch._foreach_add_(list(errors), list(xs))
             xs = errors
         padded = [self._padded(n) for n in lengths]
-        payload = self.inner.feed_all(kernels.hadamard_blocks(xs, padded, self.block), None, meets)
+        payload = self.inner.feed_all(self._forth(xs, padded), None, meets)
         if errors is not None:
             sent = self.inner.means(payload.view(1, -1), padded)
-            kernels.hadamard_blocks(sent, lengths, self.block, errors, shares, True)
+            self._back(sent, lengths, errors, shares, rest=True)
         return payload
 
     def means(
@@ -90,16 +94,16 @@ class Transformed(Codec):
     ) -> list[Tensor]:
         """Return the means, which are taken before they are transformed back: once, however many workers there are."""
         means = self.inner.means(rows, [self._padded(n) for n in lengths])
-        return list(kernels.hadamard_blocks(means, lengths, self.block, out, shares))
+        return list(self._back(means, lengths, out, shares))
 
     def encode(self, x: Tensor, meet: Meet) -> Tensor:
         flat = x.reshape(-1)
-        return self.inner.encode(kernels.hadamard_blocks([flat], [self._padded(flat.numel())], self.block)[0], meet)
+        return self.inner.encode(self._forth([flat], [self._padded(flat.numel())])[0], meet)
 
     def decode(self, payload: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
         n = shape.numel()
         values = self.inner.decode(payload, torch.Size([self._padded(n)]), meet)
-        return kernels.hadamard_blocks([values], [n], self.block)[0].view(shape)
+        return self._back([values], [n])[0].view(shape)
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
         return self.inner.payload_bytes(self._spec(spec), size)
@@ -109,6 +113,19 @@ class Transformed(Codec):
 
     def contraction(self, spec: TensorSpec) -> float | None:
         return contraction_of(self.inner, self._spec(spec))
+
+    def _forth(self, xs: Sequence[Tensor], lengths: Sequence[int]) -> Sequence[Tensor]:
+        return kernels.hadamard_blocks(xs, lengths, self.block, turned="before" if self.signs else "")
+
+    def _back(
+        self,
+        xs: Sequence[Tensor],
+        lengths: Sequence[int],
+        out: Sequence[Tensor] | None = None,
+        shares: Sequence[float] | None = None,
+        rest: bool = False,
+    ) -> Sequence[Tensor]:
+        return kernels.hadamard_blocks(xs, lengths, self.block, out, shares, rest, "after" if self.signs else "")
 
     def _spec(self, spec: TensorSpec) -> TensorSpec:
         return TensorSpec(spec.name, (self._padded(spec.numel),), torch.float32)

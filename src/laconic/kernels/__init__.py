@@ -19,6 +19,7 @@ from laconic.kernels import block_rows, blocks, codes, messages, reference, spar
 from laconic.kernels.draws import integers, uniform
 from laconic.kernels.lists import Packed, TensorList
 from laconic.kernels.reference.blocks import BlockFormat
+from laconic.kernels.reference.rotation import Turned
 from laconic.kernels.sums import rows_summed
 
 __all__ = [
@@ -452,8 +453,9 @@ def hadamard_blocks(
     out: Sequence[Tensor] | None = None,
     shares: Sequence[float] | None = None,
     rest: bool = False,
+    turned: Turned = "",
 ) -> Sequence[Tensor]:
-    found: Sequence[Tensor] = _of(xs[0]).hadamard_blocks(xs, lengths, block, out, shares, rest)
+    found: Sequence[Tensor] = _of(xs[0]).hadamard_blocks(xs, lengths, block, out, shares, rest, turned)
     return found
 
 

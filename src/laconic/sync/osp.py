@@ -1,4 +1,4 @@
-"""Overlapped synchronisation (OSP): important tensors are exchanged at once, the rest during the next iteration."""
+"""Overlapped synchronisation (OSP): important tensors are exchanged at once, the rest during the next iterations."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from laconic.compression.base import Compressor
+from laconic.compression.optional import has_memory
+from laconic.errors import StrategyError
 from laconic.registry import knob, technique
 from laconic.sync.base import State, Sync, average_buffers
 from laconic.sync.contexts import OverlapContext, SteeringContext
@@ -19,7 +22,6 @@ from laconic.sync.tensor_lists import copies, copy_into
 from laconic.values.cadence import Cadence
 from laconic.worker import Communication
 
-_REST = "rest"
 _PERIOD = 10  # steps between two decisions on the budget
 
 
@@ -38,24 +40,49 @@ class OSP(Sync[StagedContext]):
     by the last mean gradient known (which is the same everywhere); the budget of the second stage is what fits in the
     computation by the measured rate, times the share by which the logged loss has fallen (where no loss is logged:
     zero, which is `bsp`).
+
+    With a `delay` of several iterations, which the paper does not have, as many exchanges are in flight at a time, for
+    links whose latency is longer than an iteration. All tensors are then in the second stage, the steps on a worker's
+    own gradients that have no mean yet are made one after another, and a compression with memory is refused, since what
+    one message left out would not be known when the next one leaves.
     """
 
     share: float | None = knob(
         None, low=0, high=1, doc="largest share of all bytes in the second stage; none: grows as the loss falls"
     )
+    delay: int = knob(1, low=1, gentler="less", doc="iterations after which the second stage is waited for")
     late: ClassVar[bool] = True
     replaces_step: ClassVar[bool] = True
     replicas_differ: ClassVar[bool] = True
-    copies: ClassVar[int] = 1
     prefers: ClassVar[Mapping[str, str]] = {"architecture": "parameter_server"}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.delay > 1 and self.share != 1:
+            raise StrategyError(
+                f"osp(delay={self.delay}) holds all tensors back, and share={self.share} only some of them; write "
+                f"osp(share=1, delay={self.delay})"
+            )
+
+    def objects(self, compressor: Compressor) -> str | None:
+        if self.delay > 1 and has_memory(compressor):
+            return (
+                f"osp(share=1, delay={self.delay}) starts an exchange before the last one is complete, and this "
+                "compression needs what that one left in its memory"
+            )
+        return None
+
+    @property
+    def copies(self) -> int:  # type: ignore[override]
+        return self.delay  # the common parameters, and the gradients whose means are in flight but the newest
 
     @property
     def cadence(self) -> Cadence | None:
-        return Cadence(overlaps=False, flight=1) if self.share == 1 else None
+        return Cadence(overlaps=False, flight=self.delay) if self.share == 1 else None
 
     @property
     def guarantee(self) -> str:
-        return bounded_staleness(1)
+        return bounded_staleness(self.delay)
 
     @property
     def reads_optimizer_state(self) -> bool:
@@ -81,7 +108,7 @@ class OSP(Sync[StagedContext]):
     def stepping(self, context: StagedContext, state: State) -> Communication[State]:
         computed = context.seconds - float(state["left"]) if "left" in state else 0.0
         state, gradients = dict(state), copies(context.gradients)
-        yield from self._complete_rest(context, state)
+        yield from self._complete(context, state, context.step - self.delay)
         rest = self.held_back(context, state)
         now = [i for i in range(len(gradients)) if i not in rest]
         began = context.seconds
@@ -89,47 +116,53 @@ class OSP(Sync[StagedContext]):
         sent_bytes = sum(mean.nbytes for mean in means)
         if sent_bytes:
             state["seconds_per_byte"] = _number((context.seconds - began) / sent_bytes)
-        self._step(context, state, now, means)
+        self._step(context, state, dict(zip(now, means, strict=True)))
         context.note(held_bytes=sum(gradients[i].nbytes for i in rest))
         if rest:
             self._predict(context, state, rest, gradients)
-            context.start(_REST, context.average([gradients[i].clone() for i in rest], only=rest))
+            context.start(_stage(context.step), self._means_of(context, {i: gradients[i].clone() for i in rest}))
         if self.share is None and (context.step + 1) % _PERIOD == 0:
             yield from self._decide(context, state, computed)
         state["left"] = _number(context.seconds)
         return state
 
     def _predict(self, context: StagedContext, state: State, rest: Sequence[int], gradients: Sequence[Tensor]) -> None:
-        """Step on this worker's own gradients in place of their means, without a trace in the optimizer's state."""
+        """Step on this worker's own gradients in place of the means in flight, without a trace in the optimizer's
+        state."""
         with preserving_state(context.optimizer, [context.parameters[i] for i in rest]):
-            for parameter in context.parameters:
-                parameter.grad = None
             for i in rest:
                 state[f"x.{i}"] = context.parameters[i].detach().clone()
-                context.parameters[i].grad = gradients[i].clone()
-            context.apply()
-
-    def _complete_rest(self, context: StagedContext, state: State) -> Communication[None]:
-        """Wait for the last iteration's second stage, restore the common parameters, and step on the means."""
-        if not context.is_in_flight(_REST):
-            return
-        means = yield from context.wait_for(_REST)
-        which = sorted(int(name.removeprefix("x.")) for name in state if name.startswith("x."))
-        copy_into([context.parameters[i] for i in which], [state.pop(f"x.{i}") for i in which])
-        self._step(context, state, which, means)
+            for step in range(context.step - self.delay + 1, context.step):
+                if context.is_in_flight(_stage(step)):
+                    _apply(context, {i: state[f"g.{step}.{i}"].clone() for i in rest})
+            _apply(context, {i: gradients[i].clone() for i in rest})
+        if self.delay > 1:
+            state.update({f"g.{context.step}.{i}": gradients[i] for i in rest})
 
     @staticmethod
-    def _step(context: StagedContext, state: State, which: Sequence[int], means: Sequence[Tensor]) -> None:
-        """Step the user's optimizer on these tensors alone, and update their importance."""
+    def _means_of(context: StagedContext, gradients: Mapping[int, Tensor]) -> Communication[dict[int, Tensor]]:
+        means = yield from context.average(list(gradients.values()), only=list(gradients))
+        return dict(zip(gradients, means, strict=True))
+
+    def _complete(self, context: StagedContext, state: State, step: int) -> Communication[None]:
+        """Wait for the second stage of an iteration if it is in flight, restore the common parameters, and step on the
+        means."""
+        means = (yield from context.wait_for(_stage(step))) if context.is_in_flight(_stage(step)) else {}
+        which = sorted(int(name.removeprefix("x.")) for name in state if name.startswith("x."))
+        copy_into([context.parameters[i] for i in which], [state.pop(f"x.{i}") for i in which])
+        for i in means:
+            state.pop(f"g.{step}.{i}", None)
+        if means:
+            self._step(context, state, means)
+
+    @staticmethod
+    def _step(context: StagedContext, state: State, means: Mapping[int, Tensor]) -> None:
+        """Step the user's optimizer on the means of these tensors alone, and update their importance."""
         scores = state["scores"].clone()
-        for parameter in context.parameters:
-            parameter.grad = None
-        for i, mean in zip(which, means, strict=True):
-            parameter = context.parameters[i]
-            scores[i] = float((parameter.detach() * mean).abs().sum())
-            parameter.grad = mean.view_as(parameter)
+        for i, mean in means.items():
+            scores[i] = float((context.parameters[i].detach() * mean).abs().sum())
         state["scores"] = scores
-        context.apply()
+        _apply(context, means)
 
     def _decide(self, context: StagedContext, state: State, computed: float) -> Communication[None]:
         """Set the same budget on all workers, from the means of their losses, computing times and transfer rates."""
@@ -144,10 +177,22 @@ class OSP(Sync[StagedContext]):
             state["budget"] = _number(progress * computing / per_byte if per_byte else 0.0)
 
     def leave(self, context: StagedContext, state: State) -> Communication[None]:
-        yield from self._complete_rest(context, state)
+        for step in range(context.step - self.delay, context.step + 1):
+            yield from self._complete(context, state, step)
         for parameter in context.parameters:
             parameter.grad = None
         yield from average_buffers(context)
+
+
+def _stage(step: int) -> str:
+    return f"second stage of {step}"
+
+
+def _apply(context: StagedContext, gradients: Mapping[int, Tensor]) -> None:
+    """Step the user's optimizer on these gradients of parameters alone."""
+    for i, parameter in enumerate(context.parameters):
+        parameter.grad = gradients[i].view_as(parameter) if i in gradients else None
+    context.apply()
 
 
 def _number(value: float) -> Tensor:

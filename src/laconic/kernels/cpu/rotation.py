@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from laconic.kernels import reference
@@ -16,8 +17,10 @@ from laconic.kernels.cpu.lists import _finite, _pointer, carray
 from laconic.kernels.cpu.loops import _compiled, _map
 from laconic.kernels.cpu.whole import _counted, _room, _spans
 from laconic.kernels.lists import listed
+from laconic.kernels.reference.rotation import BLOCK_SIGNS, Turned, signs
 
 _TILE = 1024  # values of a tile; longer blocks are tiles themselves
+_UNTURNED = np.empty(0, np.float32)
 
 
 @_compiled
@@ -76,6 +79,13 @@ def _read(x, v):  # type: ignore[no-untyped-def]
 
 
 @_compiled
+def _turn(v, turns):  # type: ignore[no-untyped-def]
+    for begin in range(0, v.size if turns.size else 0, max(1, turns.size)):
+        for j in range(turns.size):
+            v[begin + j] *= turns[j]
+
+
+@_compiled
 def _keep(v, scale, share, out):  # type: ignore[no-untyped-def]
     for i in range(out.size):
         out[i] = _finite(out[i] - v[i] * scale * share)
@@ -88,7 +98,7 @@ def _write(v, scale, share, out):  # type: ignore[no-untyped-def]
 
 
 @_compiled
-def _blocks(places, lengths, targets, wanted, block, scale, shares, rest, first, last):  # type: ignore[no-untyped-def]
+def _blocks(places, lengths, targets, wanted, block, scale, shares, rest, before, after, first, last):  # type: ignore[no-untyped-def]
     tile = max(_TILE, block)
     room = np.empty(tile, np.float32)
     for t in range(first, last):
@@ -98,7 +108,9 @@ def _blocks(places, lengths, targets, wanted, block, scale, shares, rest, first,
             count, size = min(tile, n - begin), min(tile, whole - begin)
             v = room[:size]
             _read(x[begin : begin + count], v)
+            _turn(v, before)
             _transform(v, block)
+            _turn(v, after)
             part = out[begin : min(begin + size, wanted[t])]
             if rest:
                 _keep(v, scale, shares[t], part)
@@ -113,11 +125,14 @@ def hadamard_blocks(
     out: Sequence[Tensor] | None = None,
     shares: Sequence[float] | None = None,
     rest: bool = False,
+    turned: Turned = "",
 ) -> Sequence[Tensor]:
     xs, found = listed(xs), _room(lengths, out)
     if not xs.plain or not found.plain:
-        return reference.hadamard_blocks(xs, lengths, block, out, shares, rest)
+        return reference.hadamard_blocks(xs, lengths, block, out, shares, rest, turned)
     places = (*xs.table.numpy(), *found.table.numpy())
-    given = (*places, block, np.float32(block**-0.5), _counted(shares, len(xs)), rest)
+    turns = signs(BLOCK_SIGNS, block, torch.device("cpu")).numpy()
+    sides = (turns if turned == side else _UNTURNED for side in ("before", "after"))
+    given = (*places, block, np.float32(block**-0.5), _counted(shares, len(xs)), rest, *sides)
     _map(lambda span: _blocks(*given, *span), _spans(xs.lengths))
     return found

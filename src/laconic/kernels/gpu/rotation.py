@@ -57,7 +57,7 @@ def stages(x, TILE: tl.constexpr, FIRST: tl.constexpr, COUNT: tl.constexpr, NEAR
 
 
 @triton.jit
-def _turned(x, place, low, high):
+def turned_by(x, place, low, high):
     """Multiply by ±1 by the draw's lowest bit: the sign bit is flipped where it is 0."""
     turn = (draw(place, low, high).to(tl.uint32) & 1 ^ 1) << 31
     return (x.to(tl.uint32, bitcast=True) ^ turn).to(tl.float32, bitcast=True)
@@ -76,12 +76,12 @@ def _first(x, out, count, low, high, scale, TILE: tl.constexpr, STAGES: tl.const
     else:
         v = tl.load(x + base + i, mask=i < rest, other=0.0)
     if BEFORE:
-        v = _turned(v, base + i, low, high)
+        v = turned_by(v, base + i, low, high)
     v = stages(v, TILE, 1, STAGES, NEAR, FAR)
     if LAST:
         v *= scale
     if AFTER:
-        v = _turned(v, base + i, low, high)
+        v = turned_by(v, base + i, low, high)
     if (1 << STAGES) < TILE:
         tl.store(out + i, v, mask=i < (1 << STAGES))
     else:
@@ -101,7 +101,7 @@ def _later(x, low, high, scale, LOG: tl.constexpr, STAGES: tl.constexpr, COLUMNS
     if LAST:
         v *= scale
     if AFTER:
-        v = _turned(v, base + i, low, high)
+        v = turned_by(v, base + i, low, high)
     tl.store(x + base + i, v)
 
 

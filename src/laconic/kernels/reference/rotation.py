@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from laconic.kernels.draws import integers
+from laconic.kernels.draws import integers, key_of
 from laconic.kernels.messages import finite, written
+
+Turned = Literal["", "before", "after"]
+"""Whether values are multiplied by the signs of their places in a block, and on which side of the transform."""
+BLOCK_SIGNS = key_of("signs of the places in a block")
 
 
 def rotated_length(count: int) -> int:
@@ -37,9 +42,10 @@ def hadamard_blocks(
     out: Sequence[Tensor] | None = None,
     shares: Sequence[float] | None = None,
     rest: bool = False,
+    turned: Turned = "",
 ) -> list[Tensor]:
     """Return for each vector the transforms of its blocks of so many values, a power of two; the last block is padded
-    with zeros.
+    with zeros. Where they are `turned`, values are multiplied by random signs, the same in all blocks.
 
     Of each vector's transforms the first `length` values are returned, multiplied by the vector's share, and written to
     `out`, where these are given. With `rest` they are subtracted from `out` instead, of which what is not finite
@@ -47,12 +53,20 @@ def hadamard_blocks(
     """
     found = []
     for i, (x, n) in enumerate(zip(xs, lengths, strict=True)):
-        z = _butterflies(torch.nn.functional.pad(x, (0, -x.numel() % block)), block)[:n]
+        z = torch.nn.functional.pad(x, (0, -x.numel() % block))
+        z = _turn(z, block) if turned == "before" else z
+        z = _butterflies(z, block)
+        z = _turn(z, block) if turned == "after" else z
+        z = z[:n]
         found.append(z if shares is None else z * shares[i])
     if rest:
         assert out is not None
         return [finite(kept.sub_(z)) for kept, z in zip(out, found, strict=True)]
     return written(found, out)
+
+
+def _turn(x: Tensor, block: int) -> Tensor:
+    return (x.view(-1, block) * signs(BLOCK_SIGNS, block, x.device)).view(-1)
 
 
 def _butterflies(x: Tensor, block: int) -> Tensor:
