@@ -191,7 +191,8 @@ class Technique:
     `needs` maps an axis to the only names that may stand there in the same sentence, `refuses` to those that may not;
     an empty tuple means any name. `prefers` names the word an axis gets when the sentence leaves it open. A sync rule's
     way to communicate, `talks`, must be among those its architecture `offers`, and the kinds of meeting a compressor
-    `asks` for among those the architecture `carries`. A word that `wraps` acts only on the words before it in a chain.
+    `asks` for among those the architecture `carries`; beyond that a sync rule may say what it `objects_to` in the
+    whole compression. A word that `wraps` acts only on the words before it in a chain.
     """
 
     axis: ClassVar[str]
@@ -207,6 +208,10 @@ class Technique:
     @property
     def asks(self) -> tuple[type, ...]:
         return ()
+
+    def objects_to(self, compressor: Any) -> str | None:
+        """Return why this rule cannot work with the compressor of its sentence; None where it can."""
+        return None
 
     def __post_init__(self) -> None:
         for spec in knobs(type(self)):

@@ -199,7 +199,7 @@ def _clash(words: Mapping[str, tuple[Word, ...]]) -> _Clash | None:
         fitting = [(w,) for w in _bare_words("architecture") if _carries(w, words["compression"])]
         chained = "+".join(map(str, words["compression"]))
         return _Clash(f"{chained} meets in a way that {architecture} cannot carry out", "architecture", fitting)
-    if reason := sync.make().objects(_composed(words["compression"])):
+    if reason := sync.make().objects_to(_composed(words["compression"])):
         return _Clash(reason, "compression", [(w,) for w in _bare_words("compression")])
     for word in (word for axis in AXES for word in words[axis]):
         for axis, needed in word.technique.needs.items():

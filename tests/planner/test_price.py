@@ -90,12 +90,27 @@ def virtual_seconds(
         ("osp(share=1) / none / allreduce", 1, 0.01),
         ("osp(share=1) / cast_int8 / allreduce", 1, 0.01),
         ("osp(share=1) / power_sgd(2) / allreduce", 1, 0.01),
+        ("osp(share=1, delay=2) / none / allreduce", 12, 0.01),
+        ("osp(share=1, delay=2) / cast_int8 / allreduce", 12, 0.01),
     ],
 )
 def test_a_price_is_the_virtual_engines_time(strategy: str, period: int, tolerance: float, rate: float) -> None:
     network = Network.flat(4, rate, 1e-4)
     found = Pricer(Deployment(PROFILE, network, 4)).price(strategy)
     assert found.seconds == pytest.approx(virtual_seconds(PROFILE, strategy, network, 4, period), rel=tolerance)
+
+
+@pytest.mark.parametrize("rate", [2e7, 1e9])
+@pytest.mark.parametrize("delay", [1, 2, 3])
+@pytest.mark.parametrize("latency_steps", [0.1, 0.24, 0.45])
+def test_what_is_late_by_several_steps_is_limited_by_lanes_and_by_the_link(
+    latency_steps: float, delay: int, rate: float
+) -> None:
+    """Of 0.6, 1.4 and 2.7 steps of latency."""
+    step = PROFILE.model.seconds
+    network, strategy = Network.flat(4, rate, latency_steps * step), f"osp(share=1, delay={delay}) / none / allreduce"
+    found = Pricer(Deployment(PROFILE, network, 4)).price(strategy)
+    assert found.seconds == pytest.approx(virtual_seconds(PROFILE, strategy, network, 4, 12), rel=0.02)
 
 
 @pytest.mark.parametrize("rate", [1e7, 1e9])

@@ -134,7 +134,11 @@ class Pricer:
 
         sent = self._sent(costs, architecture, collective_costs.workers)
         once = StepPrice(0.0, coding, exposed(traffic.rounds), sent)
-        return behind_steps(once, exposed(traffic.rounds[:1]), cadence, self.deployment) if cadence.flight else once
+        if not cadence.flight:
+            return once
+        shared = sum(float(times.shared_seconds.sum()) for times in traffic.rounds[:1])
+        lanes = collective_costs.lanes
+        return behind_steps(once, exposed(traffic.rounds[:1]), shared, cadence, self.deployment, lanes)
 
     def _tiers(self, tiers: Tiers) -> StepPrice:
         """Return the price of exchanges within each unit in every step and between units as the outer rule says.

@@ -30,17 +30,26 @@ class StepPrice:
         return self.computing_seconds + self.coding_seconds + self.exposed_seconds
 
 
-def behind_steps(once: StepPrice, first_seconds: float, cadence: Cadence, deployment: Deployment) -> StepPrice:
+def behind_steps(
+    once: StepPrice, first_seconds: float, shared_seconds: float, cadence: Cadence, deployment: Deployment, lanes: int
+) -> StepPrice:
     """Return the price of an exchange whose parts are in flight while workers compute, and share the links.
 
-    What depends on the first messages is sent when these are waited for, behind which nothing is computed.
+    What depends on the first messages is sent when these are waited for, behind which nothing is computed. Where an
+    exchange is in flight for several periods, as many as the transport has lanes are under way at a time: they leave a
+    step apart, so that what occupies the links for longer than that is shared between them.
 
     - `once`: the price without computing beside it.
     - `first_seconds`: how much of its exposed time are the messages that depend on no other.
+    - `shared_seconds`: for how long these occupy what all messages share.
+    - `lanes`: how many messages the transport carries at a time.
     """
     step, parts = deployment.own_seconds(cadence.period), cadence.parts
-    late = parts * max(0.0, first_seconds / parts - cadence.flight * step)
-    behind = max(late, first_seconds - cadence.period * step)
+    abreast = max(1, min(cadence.flight // cadence.period, lanes))
+    late = parts * max(0.0, first_seconds / parts - cadence.flight * step) / abreast
+    interval = cadence.period * step
+    together = first_seconds + (abreast - 1) * max(0.0, shared_seconds - interval)
+    behind = max(late, max(together / abreast, shared_seconds) - interval)
     return replace(once, exposed_seconds=once.exposed_seconds - first_seconds + behind)
 
 

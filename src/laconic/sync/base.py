@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol
+from typing import Any, ClassVar, Generic, Protocol
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -12,9 +12,6 @@ from typing_extensions import TypeVar
 from laconic.registry import Technique
 from laconic.values.cadence import Cadence
 from laconic.worker import Communication, Group
-
-if TYPE_CHECKING:
-    from laconic.compression.base import Compressor
 
 State = dict[str, Tensor]
 """A generator that communicates: it waits by yielding handles, and what it returns is its result."""
@@ -162,10 +159,6 @@ class Sync(Technique, Generic[Context]):
         """Whether the rule only averages and applies the gradients of every step and exchanges nothing else."""
         more = self.late or self.replaces_step or self.replicas_differ or self.steers or self.skips
         return not more and self.micro_batches == 1 and type(self).after_step is Sync.after_step
-
-    def objects(self, compressor: Compressor) -> str | None:
-        """Return why the rule cannot work with this compression; None where it can."""
-        return None
 
     def init(self, context: Context) -> State:
         """Return the rule's initial state, as named tensors that checkpoints keep."""

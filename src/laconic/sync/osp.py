@@ -29,7 +29,9 @@ class StagedContext(OverlapContext, SteeringContext, Protocol):
     """A second stage in flight, and the times and losses that set its budget."""
 
 
-@technique("osp", paper="Chen et al., ICPP 2023 (arXiv 2306.16926)", worth_trying=["osp(share=1)"])
+@technique(
+    "osp", paper="Chen et al., ICPP 2023 (arXiv 2306.16926)", worth_trying=["osp(share=1)", "osp(share=1, delay=2)"]
+)
 @dataclass(frozen=True)
 class OSP(Sync[StagedContext]):
     """Average and apply gradients of important tensors at once, and those of the others during the next iteration.
@@ -64,7 +66,7 @@ class OSP(Sync[StagedContext]):
                 f"osp(share=1, delay={self.delay})"
             )
 
-    def objects(self, compressor: Compressor) -> str | None:
+    def objects_to(self, compressor: Compressor) -> str | None:
         if self.delay > 1 and has_memory(compressor):
             return (
                 f"osp(share=1, delay={self.delay}) starts an exchange before the last one is complete, and this "
