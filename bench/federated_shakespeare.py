@@ -16,8 +16,8 @@ run whose line is there is not made again.
 from __future__ import annotations
 
 import argparse
-import json
 import math
+import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,14 +25,19 @@ from typing import Any
 
 import torch
 
-from laconic.federated.local import Trainer
-from laconic.federated.outcome import Step
-from laconic.federated.partition import iid, natural
-from laconic.federated.population import Population
-from laconic.federated.shakespeare import shakespeare
-from laconic.federated.simulate import simulate
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT)]
 
-OUT = Path(__file__).resolve().parents[1] / "docs" / "measured" / "federated_shakespeare.jsonl"
+from bench.packed import Table, lines  # noqa: E402
+
+from laconic.federated.local import Trainer  # noqa: E402
+from laconic.federated.outcome import Step  # noqa: E402
+from laconic.federated.partition import iid, natural  # noqa: E402
+from laconic.federated.population import Population  # noqa: E402
+from laconic.federated.shakespeare import shakespeare  # noqa: E402
+from laconic.federated.simulate import simulate  # noqa: E402
+
+OUT = ROOT / "docs" / "measured" / "federated_shakespeare.jsonl"
 NEAR, FAR = 0.32, 0.36
 """Target accuracies: what FedSGD reaches in a minute, and one to which ten clients need more than a few rounds."""
 SPEAKERS = 100
@@ -124,15 +129,12 @@ class Rows:
     """The lines of a file, to which each run adds one."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.rows: list[dict[str, Any]] = []
-        if path.is_file():
-            self.rows = [json.loads(line) for line in path.read_text().splitlines()]
+        self._table = Table(lines(path), path)
 
     def find(self, setting: Setting, seed: int) -> list[dict[str, Any]]:
         """Return the rows of a setting with a seed, in the order in which they were made."""
         wanted = {**asdict(setting), "seed": seed}
-        return [row for row in self.rows if all(row[name] == value for name, value in wanted.items())]
+        return [row for row in self._table.rows if all(row[name] == value for name, value in wanted.items())]
 
     def measure(self, setting: Setting, rate: float, seed: int, most: float) -> float:
         """Return the rounds to the target, from a row or from a run."""
@@ -147,10 +149,7 @@ class Rows:
             "curve": [(at, round(accuracy, 4)) for at, accuracy in curve],
             "seconds": round(time.process_time() - began, 1),
         }  # fmt: skip
-        self.rows.append(row)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        self._table.append(row)
         best = max(accuracy for _, accuracy in curve)
         took = "not reached" if rounds is None else f"{rounds:.1f} rounds"
         told = f"{took}, best accuracy {best:.3f}, {row['seconds']} s"

@@ -12,7 +12,6 @@ line is there is not made again.
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import os
 import statistics
@@ -26,7 +25,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
 
-from bench.packed import lines  # noqa: E402
+from bench.packed import Table, lines  # noqa: E402
 from bench.rungs.choosing import read  # noqa: E402
 from bench.rungs.tasks import data_of  # noqa: E402
 from bench.workers import free_port  # noqa: E402
@@ -38,6 +37,7 @@ ROWS = {
     "LoCo": ("int4(128)+loco", "int8(256)"),
     "LoCo without memory": ("int4(128)", "int8(256)"),
 }
+ROWS_KEPT = ROOT / "docs" / "measured" / "sharded-losses.jsonl"
 COMMON = ("rung", "workers", "steps", "rate")
 Job = tuple[str, int]
 """A row and a seed."""
@@ -58,8 +58,7 @@ def work(rank: int, port: int, jobs: Sequence[Job], given: argparse.Namespace) -
     for row, seed in jobs:
         line = train(task, row, seed, given)
         if not rank:
-            with given.out.open("a") as file:
-                file.write(json.dumps(line) + "\n")
+            Table([], given.out).append(line)
             print(f"{row:20} seed {seed}  {line['loss']:.4f}  {line['seconds']} s", flush=True)
     dist.destroy_process_group()
 
@@ -112,11 +111,10 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=2e-3)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--at-once", type=int, default=1, help="runs side by side, each of so many processes")
-    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "sharded_losses.jsonl")
+    parser.add_argument("--out", type=Path, default=ROWS_KEPT, help="the rows; default: those that are kept")
     given = parser.parse_args()
     made = {(row["row"], row["seed"]) for row in alike(given)}
     todo = [(r, s) for s in given.seeds for r in ROWS if (r, s) not in made]
-    given.out.parent.mkdir(parents=True, exist_ok=True)
     context, processes = multiprocessing.get_context("spawn"), []
     for gang in range(min(given.at_once, len(todo))):
         port, jobs = free_port(), todo[gang :: given.at_once]

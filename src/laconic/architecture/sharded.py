@@ -134,7 +134,8 @@ def sdp4bit() -> ShardedMethod:
     Readings chosen: differences are to the copy, not to the last exact weights; rounding is to the nearest. On digits
     with Adam and four workers the loss after 200 steps is 2.5 % above that of 16 bits, and 7.3 % where the weights
     themselves take four bits (means of three seeds); differences of weights alone cost less than 1 %. Most of it
-    is the transform's, since pixels that are never negative give blocks of gradients one sign.
+    is the transform's, since pixels that are never negative give blocks of gradients one sign. A small language model
+    ended 0.3, 1.1 and 0.3 % above plain sharding with three seeds after 500 steps on Shakespeare.
     """
     four = "int4(128)+hadamard(32)"
     return ShardedMethod(four, "int8(128)", four, "int4(128)+ef21")
