@@ -113,16 +113,16 @@ class OSP(Sync[StagedContext]):
         yield from self._complete(context, state, context.step - self.delay)
         rest = self.held_back(context, state)
         now = [i for i in range(len(gradients)) if i not in rest]
-        began = context.seconds
-        means = yield from context.average([gradients[i].clone() for i in now], only=now)
-        sent_bytes = sum(mean.nbytes for mean in means)
-        if sent_bytes:
-            state["seconds_per_byte"] = _number((context.seconds - began) / sent_bytes)
-        self._step(context, state, dict(zip(now, means, strict=True)))
+        if now:
+            began = context.seconds
+            means = yield from self._means_of(context, {i: gradients[i].clone() for i in now})
+            sent_bytes = sum(mean.nbytes for mean in means.values())
+            state["seconds_per_byte"] = _number((context.seconds - began) / max(1, sent_bytes))
+            self._step(context, state, means)
         context.note(held_bytes=sum(gradients[i].nbytes for i in rest))
         if rest:
-            self._predict(context, state, rest, gradients)
             context.start(_stage(context.step), self._means_of(context, {i: gradients[i].clone() for i in rest}))
+            self._predict(context, state, rest, gradients)
         if self.share is None and (context.step + 1) % _PERIOD == 0:
             yield from self._decide(context, state, computed)
         state["left"] = _number(context.seconds)
@@ -157,13 +157,14 @@ class OSP(Sync[StagedContext]):
         if means:
             self._step(context, state, means)
 
-    @staticmethod
-    def _step(context: StagedContext, state: State, means: Mapping[int, Tensor]) -> None:
-        """Step the user's optimizer on the means of these tensors alone, and update their importance."""
-        scores = state["scores"].clone()
-        for i, mean in means.items():
-            scores[i] = float((context.parameters[i].detach() * mean).abs().sum())
-        state["scores"] = scores
+    def _step(self, context: StagedContext, state: State, means: Mapping[int, Tensor]) -> None:
+        """Step the user's optimizer on the means of these tensors alone, and update their importance, unless all are
+        held back whatever it is."""
+        if self.share != 1:
+            scores = state["scores"].clone()
+            for i, mean in means.items():
+                scores[i] = float((context.parameters[i].detach() * mean).abs().sum())
+            state["scores"] = scores
         _apply(context, means)
 
     def _decide(self, context: StagedContext, state: State, computed: float) -> Communication[None]:
