@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -99,6 +100,20 @@ def test_predictions_are_undone_and_the_optimizer_steps_on_means_alone(
         step_on_means()
     for end in ends:
         torch.testing.assert_close(end, rounds.flat(common.parameters()))
+
+
+@pytest.mark.parametrize("delay", [1, 3])
+def test_a_run_is_resumed_with_averages_in_flight(delay: int, tmp_path: Path) -> None:
+    strategy = f"osp(share=1, delay={delay}) / allreduce"
+
+    def save(run: rounds.Run, step: int) -> None:
+        if step == 5:
+            laconic.checkpoint(tmp_path, run.model, run.optimizer, step=step)
+
+    whole = laconic.simulate(lambda: rounds.train(strategy, 11, rounds.adamw, after=save), WORKERS).results
+    rest = laconic.simulate(lambda: rounds.train(strategy, 11, rounds.adamw, checkpoint=tmp_path), WORKERS).results
+    for a, b in zip(whole, rest, strict=True):
+        assert len(b.path) == 11 - 5 and torch.equal(a.path[-1], b.path[-1])
 
 
 def test_memory_of_an_exchange_that_is_not_complete_is_refused() -> None:
