@@ -115,8 +115,8 @@ def test_what_makes_no_sense_is_refused_before_anything_starts(script: str) -> N
 
 @pytest.mark.long
 def test_the_worse_half_leaves_and_the_baseline_stays(script: str) -> None:
-    """A script without an end, and a budget."""
-    sentences = ["bsp / randk(0.01, scaled=false)+ef", "bsp", "bsp / none / allreduce / sequential", "bsp / topk(0.01)"]
+    """A script without an end, and a budget; the baseline learns slowly, however many steps a fast machine makes."""
+    sentences = ["bsp / randk(0.01, scaled=false)", "bsp", "bsp / none / allreduce / sequential", "bsp / topk(0.01)"]
     out = verify([script], sentences, 2, budget_seconds=25.0, parallel=2)
     baseline, best = out.of(sentences[0]), out.best
     assert best.strategy in sentences[1:3] and not best.finished
