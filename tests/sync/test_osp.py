@@ -91,6 +91,8 @@ def test_predictions_are_undone_and_the_optimizer_steps_on_means_alone(
 
     def body() -> tuple[rounds.Run, torch.Tensor]:
         run = rounds.train(f"osp(share=1, delay={delay}) / {architecture}", 6, make)
+        state = run.optimizer.session.partitions[0].tiers[0].sync_state
+        assert sum(name[:2] in ("x.", "g.") for name in state) == delay * len(list(run.model.parameters()))
         laconic.finish(run.model, run.optimizer)
         return run, rounds.flat(run.model.parameters())
 

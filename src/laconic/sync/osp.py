@@ -76,7 +76,7 @@ class OSP(Sync[StagedContext]):
 
     @property
     def copies(self) -> int:  # type: ignore[override]
-        return self.delay  # the common parameters, and the gradients whose means are in flight but the newest
+        return self.delay  # the common parameters, and the gradients whose means are in flight but the oldest
 
     @property
     def cadence(self) -> Cadence | None:
@@ -138,8 +138,10 @@ class OSP(Sync[StagedContext]):
                 if context.is_in_flight(_stage(step)):
                     _apply(context, {i: state[f"g.{step}.{i}"].clone() for i in rest})
             _apply(context, {i: gradients[i].clone() for i in rest})
-        if self.delay > 1:
-            state.update({f"g.{context.step}.{i}": gradients[i] for i in rest})
+        if self.delay > 1:  # the oldest one's mean comes before the next prediction
+            for i in rest:
+                state.pop(f"g.{context.step - self.delay + 1}.{i}", None)
+                state[f"g.{context.step}.{i}"] = gradients[i]
 
     @staticmethod
     def _means_of(context: StagedContext, gradients: Mapping[int, Tensor]) -> Communication[dict[int, Tensor]]:
@@ -152,8 +154,6 @@ class OSP(Sync[StagedContext]):
         means = (yield from context.wait_for(_stage(step))) if context.is_in_flight(_stage(step)) else {}
         which = sorted(int(name.removeprefix("x.")) for name in state if name.startswith("x."))
         copy_into([context.parameters[i] for i in which], [state.pop(f"x.{i}") for i in which])
-        for i in means:
-            state.pop(f"g.{step}.{i}", None)
         if means:
             self._step(context, state, means)
 
