@@ -133,12 +133,9 @@ def test_a_delay_of_several_iterations_hides_an_exchange_that_is_longer_than_one
         network = replace(Network.flat(WORKERS, 1e12, 0.05), lanes=lanes)
 
         def body() -> float:
-            run, ends = rounds.train(f"osp(share=1, delay={delay}) / allreduce", 0, rounds.sgd), list[float]()
-            for step in range(12):
-                rounds.loss(run.model, laconic.rank(), step).backward()
-                run.optimizer.step()
-                run.optimizer.zero_grad()
-                ends.append(connect().clock_seconds())
+            ends, clock = list[float](), connect().clock_seconds
+            strategy = f"osp(share=1, delay={delay}) / allreduce"
+            rounds.train(strategy, 12, after=lambda run, step: ends.append(clock()))
             return (ends[-1] - ends[5]) / 6
 
         return max(laconic.simulate(body, WORKERS, network, Compute(0.04, 0.08)).results)

@@ -103,6 +103,7 @@ def remembers(strategy: str) -> bool:
     return "+error_feedback" in strategy and "@" not in strategy
 
 
+LATE = "osp(share=1, delay=2) / cast_int8 / allreduce"
 MECHANISMS = (
     "bsp / none / allreduce",
     "bsp / none / allreduce(order=rank)",
@@ -118,7 +119,7 @@ MECHANISMS = (
     "bsp / none / allreduce / bytescheduler",
     "local_sgd / none / allreduce",
     "streaming_diloco / none / allreduce",
-    "osp(share=1, delay=2) / cast_int8 / allreduce",
+    LATE,
     "dpsgd / none / gossip / ring",
     "{matrix: bf16+ef, else: none}",
     "bsp until step 3, then fp16",
@@ -212,12 +213,9 @@ CODED = [
 ]
 
 
-LATE = ["osp(share=1, delay=2) / cast_int8 / allreduce"]
-
-
 @pytest.mark.parametrize(
     "strategy",
-    marked([*FROZEN, *CODED, *LATE, *(s for s in sentences() if "@" not in str(Strategy.parse(s)) and not races(s))]),
+    marked([*FROZEN, *CODED, LATE, *(s for s in sentences() if "@" not in str(Strategy.parse(s)) and not races(s))]),
 )
 def test_two_workers_have_the_same_bits(pool: Pool, strategy: str) -> None:
     real = pool.run(two_of, strategy, workers=2)

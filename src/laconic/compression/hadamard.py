@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from laconic.compression.base import Compressor
 from laconic.compression.codec import Codec
 from laconic.compression.optional import contraction_of, variance_of
 from laconic.compression.wrapper import Wrapping
+from laconic.kernels.reference.rotation import Turned
 from laconic.registry import knob, technique
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet
@@ -79,10 +81,12 @@ class Transformed(Codec):
             torch._foreach_add_(list(errors), list(xs))
             xs = errors
         padded = [self._padded(n) for n in lengths]
-        payload = self.inner.feed_all(self._forth(xs, padded), None, meets)
+        payload = self.inner.feed_all(
+            kernels.hadamard_blocks(xs, padded, self.block, turned=self._turned("before")), None, meets
+        )
         if errors is not None:
             sent = self.inner.means(payload.view(1, -1), padded)
-            self._back(sent, lengths, errors, shares, rest=True)
+            kernels.hadamard_blocks(sent, lengths, self.block, errors, shares, True, self._turned("after"))
         return payload
 
     def means(
@@ -94,16 +98,18 @@ class Transformed(Codec):
     ) -> list[Tensor]:
         """Return the means, which are taken before they are transformed back: once, however many workers there are."""
         means = self.inner.means(rows, [self._padded(n) for n in lengths])
-        return list(self._back(means, lengths, out, shares))
+        return list(kernels.hadamard_blocks(means, lengths, self.block, out, shares, turned=self._turned("after")))
 
     def encode(self, x: Tensor, meet: Meet) -> Tensor:
         flat = x.reshape(-1)
-        return self.inner.encode(self._forth([flat], [self._padded(flat.numel())])[0], meet)
+        padded = [self._padded(flat.numel())]
+        (z,) = kernels.hadamard_blocks([flat], padded, self.block, turned=self._turned("before"))
+        return self.inner.encode(z, meet)
 
     def decode(self, payload: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
         n = shape.numel()
         values = self.inner.decode(payload, torch.Size([self._padded(n)]), meet)
-        return self._back([values], [n])[0].view(shape)
+        return kernels.hadamard_blocks([values], [n], self.block, turned=self._turned("after"))[0].view(shape)
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
         return self.inner.payload_bytes(self._spec(spec), size)
@@ -114,18 +120,9 @@ class Transformed(Codec):
     def contraction(self, spec: TensorSpec) -> float | None:
         return contraction_of(self.inner, self._spec(spec))
 
-    def _forth(self, xs: Sequence[Tensor], lengths: Sequence[int]) -> Sequence[Tensor]:
-        return kernels.hadamard_blocks(xs, lengths, self.block, turned="before" if self.signs else "")
-
-    def _back(
-        self,
-        xs: Sequence[Tensor],
-        lengths: Sequence[int],
-        out: Sequence[Tensor] | None = None,
-        shares: Sequence[float] | None = None,
-        rest: bool = False,
-    ) -> Sequence[Tensor]:
-        return kernels.hadamard_blocks(xs, lengths, self.block, out, shares, rest, "after" if self.signs else "")
+    def _turned(self, side: Literal["before", "after"]) -> Turned:
+        """Return on which side of the transform values are multiplied by signs, where they are at all."""
+        return side if self.signs else ""
 
     def _spec(self, spec: TensorSpec) -> TensorSpec:
         return TensorSpec(spec.name, (self._padded(spec.numel),), torch.float32)

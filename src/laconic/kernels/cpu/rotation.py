@@ -7,9 +7,11 @@ which the compiler turns into vector instructions; those further apart lie in di
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from laconic.kernels import reference
@@ -20,7 +22,6 @@ from laconic.kernels.lists import listed
 from laconic.kernels.reference.rotation import BLOCK_SIGNS, Turned, signs
 
 _TILE = 1024  # values of a tile; longer blocks are tiles themselves
-_UNTURNED = np.empty(0, np.float32)
 
 
 @_compiled
@@ -80,7 +81,7 @@ def _read(x, v):  # type: ignore[no-untyped-def]
 
 @_compiled
 def _turn(v, turns):  # type: ignore[no-untyped-def]
-    for begin in range(0, v.size if turns.size else 0, max(1, turns.size)):
+    for begin in range(0, v.size, turns.size):
         for j in range(turns.size):
             v[begin + j] *= turns[j]
 
@@ -98,7 +99,7 @@ def _write(v, scale, share, out):  # type: ignore[no-untyped-def]
 
 
 @_compiled
-def _blocks(places, lengths, targets, wanted, block, scale, shares, rest, before, after, first, last):  # type: ignore[no-untyped-def]
+def _blocks(places, lengths, targets, wanted, block, scale, shares, rest, turns, before, after, first, last):  # type: ignore[no-untyped-def]
     tile = max(_TILE, block)
     room = np.empty(tile, np.float32)
     for t in range(first, last):
@@ -108,14 +109,22 @@ def _blocks(places, lengths, targets, wanted, block, scale, shares, rest, before
             count, size = min(tile, n - begin), min(tile, whole - begin)
             v = room[:size]
             _read(x[begin : begin + count], v)
-            _turn(v, before)
+            if before:
+                _turn(v, turns)
             _transform(v, block)
-            _turn(v, after)
+            if after:
+                _turn(v, turns)
             part = out[begin : min(begin + size, wanted[t])]
             if rest:
                 _keep(v, scale, shares[t], part)
             else:
                 _write(v, scale, shares[t], part)
+
+
+@cache
+def _turns(block: int) -> NDArray[np.float32]:
+    turns: NDArray[np.float32] = signs(BLOCK_SIGNS, block, torch.device("cpu")).numpy()
+    return turns
 
 
 def hadamard_blocks(
@@ -131,8 +140,7 @@ def hadamard_blocks(
     if not xs.plain or not found.plain:
         return reference.hadamard_blocks(xs, lengths, block, out, shares, rest, turned)
     places = (*xs.table.numpy(), *found.table.numpy())
-    turns = signs(BLOCK_SIGNS, block, torch.device("cpu")).numpy()
-    sides = (turns if turned == side else _UNTURNED for side in ("before", "after"))
+    sides = (_turns(block), turned == "before", turned == "after")
     given = (*places, block, np.float32(block**-0.5), _counted(shares, len(xs)), rest, *sides)
     _map(lambda span: _blocks(*given, *span), _spans(xs.lengths))
     return found
