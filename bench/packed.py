@@ -1,4 +1,5 @@
 """Runs of a table, packed side by side on one device: each appends a row as it ends, and an interrupted table goes on.
+Several processes share a GPU under MPS, where there is one.
 
 What is trained is the table's own: a subclass of `Packed` says which runs are missing, what one costs, and which
 function serves them in a process.
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import os
 import statistics
 import subprocess
 import sys
@@ -19,6 +21,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
+
+from bench.mps import daemon
 
 ROOT = Path(__file__).resolve().parents[1]
 SLOWER = 1.1
@@ -109,6 +113,14 @@ class Packed(Generic[R]):
 
     def run(self) -> None:
         """Train until no run is missing, or none would end in time."""
+        if self._given.processes == 1:
+            self._train()
+            return
+        with daemon() as (environment, _):
+            os.environ.update(environment or {})  # which processes that are started here inherit
+            self._train()
+
+    def _train(self) -> None:
         for _ in range(self._given.processes):
             self._start()
         try:

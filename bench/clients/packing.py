@@ -57,7 +57,7 @@ class Clients(Packed[Run]):
             run = end.recv()
             try:
                 task = task or Images.load(device, size.images)
-                end.send(train(run, task, not given.eager) | facts)
+                end.send(train(run, task, not given.eager, given.together) | facts)
             except Exception as error:
                 import traceback
 

@@ -20,7 +20,7 @@ def init_device_mesh(
     """Return a `DeviceMesh` of all workers, as `torch.distributed.device_mesh.init_device_mesh` does, on virtual
     workers too.
 
-    - `device_type`: `"cpu"` or `"cuda"`; virtual workers that shard are on the CPU.
+    - `device_type`: `"cpu"` or `"cuda"`; all virtual workers are on one device.
     - `mesh_shape`: the number of workers along each dimension, outer to inner.
     - `mesh_dim_names`: a name for each dimension: those of the strategy's tiers.
     """
@@ -32,13 +32,8 @@ def init_device_mesh(
 
         return device_mesh.init_device_mesh(device_type, mesh_shape, mesh_dim_names=mesh_dim_names)
     assert isinstance(worker, VirtualWorker)
-    if device_type != "cpu":
-        raise ContractError(
-            "virtual workers of a sharded model are on the CPU: on a GPU all hooks of a backward pass run in one "
-            "thread, in which two workers would wait for each other"
-        )
     import torch
 
     from laconic.virtual.mesh import VirtualMesh
 
-    return VirtualMesh(worker, torch.arange(worker.size).view(mesh_shape), mesh_dim_names)
+    return VirtualMesh(worker, device_type, torch.arange(worker.size).view(mesh_shape), mesh_dim_names)

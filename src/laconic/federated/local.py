@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from laconic.federated.partition import Integers
 from laconic.federated.recorded import Recorded
 from laconic.federated.task import Task
 
+T = TypeVar("T")
 Correct = Callable[[Tensor, Tensor], Tensor]
 """Returns the direction to descend in, from the gradient and the parameters at which it was taken."""
 
@@ -98,6 +100,10 @@ class Trainer:
         with torch.no_grad():
             for parameter, view in zip(self._parameters, self.layout.split(self._vector), strict=True):
                 parameter.data = view
+
+    def at_once(self, parts: Sequence[Callable[[], T]]) -> list[T]:
+        """Let clients do their parts, and return what comes of each: here, one after another."""
+        return [part() for part in parts]
 
     def gradient(self, at: Tensor, samples: Integers) -> tuple[Tensor, float]:
         """Return the gradient and the mean loss over these samples at these parameters."""

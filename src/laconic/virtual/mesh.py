@@ -82,8 +82,10 @@ class _Done(dist.Work):
 class VirtualMesh(DeviceMesh):
     """The mesh of some virtual workers, as one of them sees it. Slices are meshes of this kind too."""
 
-    def __init__(self, worker: VirtualWorker, ranks: torch.Tensor, names: tuple[str, ...] | None) -> None:
-        super().__init__("cpu", ranks, mesh_dim_names=names, _init_backend=False, _rank=worker.rank)
+    def __init__(
+        self, worker: VirtualWorker, device_type: str, ranks: torch.Tensor, names: tuple[str, ...] | None
+    ) -> None:
+        super().__init__(device_type, ranks, mesh_dim_names=names, _init_backend=False, _rank=worker.rank)
         self._worker, self._ranks = worker, ranks
         lines = [self._line(dim).tolist() for dim in range(ranks.ndim)]
         self._process_groups = [VirtualProcessGroup(worker.group(line)) for line in lines]
@@ -103,7 +105,7 @@ class VirtualMesh(DeviceMesh):
             return self
         if len(wanted) != 1 or wanted[0] not in known:
             raise ContractError(f"a mesh of virtual workers has the slices {', '.join(known)}, one at a time")
-        return VirtualMesh(self._worker, self._line(known.index(wanted[0])), wanted)
+        return VirtualMesh(self._worker, self.device_type, self._line(known.index(wanted[0])), wanted)
 
     def get_local_rank(self, mesh_dim: int | str | None = None) -> int:
         """Return this worker's place along a dimension, which must be named where there are several."""
@@ -115,4 +117,4 @@ class VirtualMesh(DeviceMesh):
 
     def _flatten(self, mesh_dim_name: str | None = None, backend_override: Any = None) -> VirtualMesh:
         name = mesh_dim_name or "_".join(self.mesh_dim_names or ("all",))
-        return VirtualMesh(self._worker, self._ranks.reshape(-1), (name,))
+        return VirtualMesh(self._worker, self.device_type, self._ranks.reshape(-1), (name,))

@@ -20,7 +20,9 @@ from laconic.parallel.fsdp.mesh import (
     parameter_group,
     shard_process_group,
     sharded_modules,
+    sharded_part,
 )
+from laconic.parallel.fsdp.one_stream import step_in_one_stream
 from laconic.parallel.fsdp.used import UsedParameters
 from laconic.runtime.in_flight import InFlight, complete
 from laconic.runtime.sharded.error_memory import gathered, spread
@@ -28,6 +30,7 @@ from laconic.runtime.sharded.gather import ShardGather, WeightsTier
 from laconic.runtime.sharded.layout import ShardLayout
 from laconic.runtime.sharded.scatter import OwnersTier, ShardScatter
 from laconic.strategy import Sentence
+from laconic.virtual.worker import VirtualWorker
 from laconic.worker import Group
 
 Levels = Sequence[tuple[Sentence, Group]]
@@ -60,6 +63,8 @@ class Sockets:
         self._late: list[tuple[InFlight, Tensor]] = []
         self._used: dict[str, UsedParameters] = {}
         self._last_names: dict[str, str] = {}
+        if isinstance(worker, VirtualWorker):
+            step_in_one_stream(sharded_part(model))
         modules = sharded_modules(model)
         self.clock = ModuleClock(worker, modules)
         for name, module in modules.items():
