@@ -2,7 +2,8 @@
 
     python bench/corpus.py runs/corpus.xz [--megabytes 200]
 
-Sources of the standard library and of all installed packages, in a fixed order, cut off at a size. A text that was seen
+Sources of the standard library and of the packages that `make setup` installs, in a fixed order, cut off at a size:
+with the same releases the text is the same on every machine, whatever else is installed there. A text that was seen
 before is left out, and so is one most of whose lines were: packages carry copies of each other, changed in a few lines.
 Whole packages are held out, drawn by the hash of their names until they hold a share of the bytes; the command prints
 how many of their lines stand in the training text all the same. Beside the file, a .json says what is in it: lengths,
@@ -29,6 +30,17 @@ END = b"\0"
 VENDORED = {"_vendor", "_vendored", "vendor", "vendored", "extern", "externals", "third_party", "_internal_deps"}
 LEAST, LONG = 200, 30
 """The bytes that a text has at least, and the bytes from which on a line counts when texts are compared."""
+PACKAGES = """
+    accelerate annotated-doc annotated-types anyio ast_serialize certifi cffi charset-normalizer click cloudpickle
+    cryptography execnet filelock fsspec googleapis-common-protos grimp h11 httpcore2 httpx2 huggingface_hub hypothesis
+    idna import-linter iniconfig jinja2 joblib llvmlite markdown-it-py markupsafe mdurl mpmath msgspec mypy
+    mypy_extensions narwhals networkx numba numpy opacus opentelemetry-api opentelemetry-sdk opt_einsum packaging
+    pathspec pillow pluggy protobuf psutil pycparser pydantic pygments pytest pytest-xdist pyyaml pyzmq requests rich
+    scikit-learn scipy shellingham sortedcontainers sympy threadpoolctl torch tqdm typer typing_extensions urllib3
+""".split()
+"""The packages whose sources are taken."""
+OF_THE_MACHINE = ("_sysconfigdata", "config-")
+"""How parts of the standard library begin that differ from machine to machine."""
 FAMILIAR = 0.5
 """The share of a text's long lines from which on it counts as seen before."""
 
@@ -51,14 +63,18 @@ def standard_library(folder: Path) -> Iterator[tuple[str, Path]]:
     """Yield the sources of the standard library: each of its modules and packages is a package of its own."""
     for path in sorted(folder.rglob("*.py")):
         inside = path.relative_to(folder)
-        if not {"site-packages", "dist-packages"}.intersection(inside.parts):
+        if not {"site-packages", "dist-packages"}.intersection(inside.parts) and not inside.parts[0].startswith(
+            OF_THE_MACHINE
+        ):
             yield f"python {inside.parts[0].removesuffix('.py')}", path
 
 
 def installed(found: Iterable[Distribution]) -> Iterator[tuple[str, Path]]:
-    """Yield the sources of installed packages."""
+    """Yield the sources of the installed packages that are taken."""
     named = {str(one.metadata["Name"]).lower(): one for one in found}
-    for name, one in sorted(named.items()):
+    if missing := [name for name in PACKAGES if name not in named]:
+        print(f"the text will be another than where these are installed: {', '.join(missing)}", file=sys.stderr)
+    for name, one in sorted((name, named[name]) for name in PACKAGES if name in named):
         for file in sorted(one.files or (), key=str):
             if file.suffix == ".py":
                 yield name, Path(str(file.locate()))

@@ -26,11 +26,10 @@ sys.path[:0] = [str(ROOT)]
 
 from bench.packed import Packed, Table, lines  # noqa: E402
 from bench.rungs.choosing import Method, Rung, needed, read  # noqa: E402
-from bench.rungs.guards import refuse_other_data  # noqa: E402
+from bench.rungs.guards import on_other_data  # noqa: E402
 from bench.rungs.run import Run  # noqa: E402
 from bench.rungs.tasks import data_of  # noqa: E402
 
-from laconic.errors import LaconicError  # noqa: E402
 from laconic.planner.runs import FOLDER  # noqa: E402
 
 
@@ -69,18 +68,11 @@ class Ladder(Packed[Run]):
     def __init__(self, given: argparse.Namespace, rung: Rung, methods: list[Method], table: Table) -> None:
         super().__init__(given, table, (given, rung))
         self._rung, self._methods, self._data = rung, methods, data_of(rung, given.data)
-        self._refused = set[int]()  # seeds of which the rows are of other data
+        if others := [str(seed) for seed in rung.seeds if on_other_data(seed, self._data, table.rows)]:
+            print(f"seeds {', '.join(others)} have rows of other data, and get no more", flush=True)
 
     def missing(self) -> Iterator[Run]:
-        for run in needed(self._rung, self._methods, self._table.rows):
-            try:
-                refuse_other_data(run, self._data, self._table.rows)
-            except LaconicError as error:  # other seeds may go on
-                if run.seed not in self._refused:
-                    print(f"left out: {error}", flush=True)
-                self._refused.add(run.seed)
-            else:
-                yield run
+        return needed(self._rung, self._methods, self._table.rows, self._data)
 
     def cost(self, run: Run) -> float:
         return run.steps

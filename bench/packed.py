@@ -113,7 +113,7 @@ class Packed(Generic[R]):
 
     def run(self) -> None:
         """Train until no run is missing, or none would end in time."""
-        if self._given.processes == 1:
+        if self._given.processes == 1 or "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
             self._train()
             return
         with daemon() as (environment, _):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-RATES = (0.1, 0.03, 0.3, 0.01)
+RATES = (0.1, 0.03, 0.3, 0.01, 0.003)
 TUNING_SEED, SEEDS = 100, (0, 1, 2)
 TUNING = 0.2
 """The share of the rounds that a trial of a rate or a knob has."""

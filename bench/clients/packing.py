@@ -49,6 +49,7 @@ class Clients(Packed[Run]):
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         facts = {
             "packed": given.processes,
+            "together": given.together,
             "device": torch.cuda.get_device_name() if device.type == "cuda" else "CPU",
             "torch": torch.__version__.partition("+")[0],
         }

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.rungs.guards import ADAMS, remembers_errors_of_gradients
+from bench.rungs.guards import ADAMS, on_other_data, remembers_errors_of_gradients
 from bench.rungs.run import Run, identity_of, strategy_at
 
 from laconic.frontier.methods import steps_outside
@@ -41,6 +41,8 @@ class Rung:
     tuning: float
     seeds: tuple[int, ...]
     fewer: tuple[float, ...]
+    reports: int = 3
+    """On how many of the seeds a method is reported."""
     skewed: bool = False
     layers: int = 0
     width: int = 0
@@ -84,24 +86,57 @@ def _of_family(family: Mapping[str, Any], rung: Rung) -> Iterator[dict[str, Any]
         yield {"sentence": sentence, "optimizer": optimizer, "factor": factor}
 
 
-def needed(rung: Rung, methods: Sequence[Method], rows: Iterable[Mapping[str, Any]]) -> Iterator[Run]:
-    """Yield the runs that are not among the rows, in the order in which they should be made: the rates of a method
-    before what is reported of it, the first seed of all methods before the second, and the baseline's shorter runs
-    after its first seed."""
+def needed(rung: Rung, methods: Sequence[Method], rows: Sequence[Mapping[str, Any]], data: str = "") -> Iterator[Run]:
+    """Yield the runs that are not among the rows, in the order in which they should be made: of one method after
+    another its rates and what is reported of it on a first seed, so that a table that is cut short has fewer methods;
+    then what is reported on further seeds, until all have as many as the rung asks for.
+
+    - `data`: the hash of what would be trained on. Seeds whose reports were trained on something else stay as they are.
+    """
     known = {identity_of(row): row for row in rows}
+    seeds = [seed for seed in rung.seeds if not on_other_data(seed, data, rows)]
     tuned: dict[Method, float] = {}
+    yielded = set[tuple[Any, ...]]()
+
+    def fresh(runs: Iterable[Run]) -> Iterator[Run]:
+        for run in runs:
+            if run.identity not in known and run.identity not in yielded:
+                yielded.add(run.identity)
+                yield run
+
     for method in methods:
         trials = [run_of(rung, method, rate, TUNING_SEED, "rate") for rate in method.rates]
-        missing = [run for run in trials if run.identity not in known]
-        yield from missing
-        if not missing:
+        if missing := list(fresh(trials)):
+            yield from missing
+        else:
             tuned[method] = min(trials, key=lambda run: _loss(known[run.identity])).lr
-    for seed in rung.seeds:
-        for method, rate in tuned.items():
-            reports = [run_of(rung, method, rate, seed, "report")]
-            if method.sentence == "bsp":
-                reports += [run_of(rung, method, rate, seed, "fewer", share) for share in rung.fewer]
-            yield from (run for run in reports if run.identity not in known)
+            yield from fresh(_lacking(rung, method, tuned, seeds, known, 1))
+    for count in range(2, rung.reports + 1):
+        for method in tuned:
+            yield from fresh(_lacking(rung, method, tuned, seeds, known, count))
+    for share in rung.fewer:
+        for method in [method for method in tuned if method.sentence == "bsp"]:
+            yield from fresh(_lacking(rung, method, tuned, seeds, known, rung.reports, "fewer", share))
+
+
+def _lacking(
+    rung: Rung,
+    method: Method,
+    tuned: Mapping[Method, float],
+    seeds: Sequence[int],
+    known: Mapping[tuple[Any, ...], Any],
+    count: int,
+    purpose: str = "report",
+    share: float = 1.0,
+) -> Iterator[Run]:
+    """Yield runs of a method until it has them on so many seeds, each after the baselines that it is paired with."""
+    runs = {seed: run_of(rung, method, tuned[method], seed, purpose, share) for seed in rung.seeds}
+    lacking = count - sum(run.identity in known for run in runs.values())
+    for seed in [seed for seed in seeds if runs[seed].identity not in known][: max(lacking, 0)]:
+        for other, rate in tuned.items():
+            if other.sentence == "bsp" and other.optimizer in (method.optimizer, rung.optimizer):
+                yield run_of(rung, other, rate, seed, "report")
+        yield runs[seed]
 
 
 def run_of(rung: Rung, method: Method, rate: float, seed: int, purpose: str, share: float = 1.0) -> Run:

@@ -6,13 +6,14 @@ import json
 import math
 import tomllib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from bench.rungs.choosing import TUNING_SEED, Method, Rung, needed, read
-from bench.rungs.guards import refuse, refuse_other_data
+from bench.rungs.guards import on_other_data, refuse
 from bench.rungs.run import Run, at_length, share_of_rate
 from bench.rungs.training import train
 from torch import Tensor, nn
@@ -21,7 +22,7 @@ from torch.nn import functional
 from laconic.errors import LaconicError
 from laconic.planner.runs import read as read_runs
 
-RUNG = Rung("tiny", "line", 1, steps=60, tuning=0.5, seeds=(1, 2), fewer=(0.5,))
+RUNG = Rung("tiny", "line", 1, steps=60, tuning=0.5, seeds=(1, 2), fewer=(0.5,), reports=2)
 METHODS = [Method("bsp", rates=(0.1, 0.2)), Method("local(10)", rates=(0.1, 0.2, 0.4))]
 
 
@@ -42,12 +43,41 @@ class TestChoosing:
         assert {(run.method, run.lr) for run in runs} == {("bsp", 0.1), ("local(10)", 0.2)}
         assert [(run.purpose, run.seed, run.steps, run.method) for run in runs] == [
             ("report", 1, 60, "bsp"),
-            ("fewer", 1, 30, "bsp"),
             ("report", 1, 60, "local(10)"),
             ("report", 2, 60, "bsp"),
-            ("fewer", 2, 30, "bsp"),
             ("report", 2, 60, "local(10)"),
+            ("fewer", 1, 30, "bsp"),
+            ("fewer", 2, 30, "bsp"),
         ]
+
+    def test_a_method_is_reported_before_the_next_one_is_tuned(self) -> None:
+        rows = [answered(run, 1.0) for run in needed(RUNG, METHODS[:1], [])]
+        assert [(run.purpose, run.method) for run in needed(RUNG, METHODS, rows)][:3] == [
+            ("report", "bsp"),
+            ("rate", "local(10)"),
+            ("rate", "local(10)"),
+        ]
+
+    def test_seeds_of_other_data_stay_as_they_are_and_the_next_one_has_its_own_baseline(self) -> None:
+        rung = replace(RUNG, seeds=(1, 2, 3))
+        rows = [answered(run, 1.0) | {"data": "old"} for run in needed(rung, METHODS, [])]
+        rows += [
+            answered(run, 1.0) | {"data": "old"}
+            for run in needed(rung, METHODS, rows)
+            if run.method == "bsp" and run.purpose == "report" and run.seed == 1
+        ]
+        runs = [(run.purpose, run.seed, run.method) for run in needed(rung, METHODS, rows, "new")]
+        assert runs == [
+            ("report", 2, "bsp"),
+            ("report", 2, "local(10)"),
+            ("report", 3, "bsp"),
+            ("report", 3, "local(10)"),
+            ("fewer", 2, "bsp"),
+            ("fewer", 3, "bsp"),
+        ]
+        rows += [answered(run, 1.0) | {"data": "new"} for run in needed(rung, METHODS, rows, "new") if run.seed == 2]
+        runs = [(run.purpose, run.seed, run.method) for run in needed(rung, METHODS, rows, "new")]
+        assert ("report", 3, "local(10)") in runs and runs[0] == ("report", 3, "bsp")
 
     def test_a_run_whose_row_is_there_is_not_made_again(self) -> None:
         rows: list[dict[str, Any]] = []
@@ -89,13 +119,10 @@ class TestGuards:
         refuse(run("diloco(30) / two_bit+ef", "adamw"))  # it remembers errors of displacements
 
     def test_a_seed_goes_on_with_the_data_that_it_began_with(self) -> None:
-        own = Run("t", "r", 2, "sgd", "local(3)", 0.1, 1, 60, 60, "report")
         rows = [{"seed": 1, "purpose": "report", "data": "a"}, {"seed": 2, "purpose": "report", "data": "b"}]
-        refuse_other_data(own, "a", [*rows, {"seed": 1, "purpose": "rate", "data": "b"}])
-        with pytest.raises(LaconicError, match=r"seed 1 .* on other data \(a\) than there are here \(b\)"):
-            refuse_other_data(own, "b", rows)
-        with pytest.raises(LaconicError, match="whose hash was not kept"):
-            refuse_other_data(own, "a", [{"seed": 1, "purpose": "fewer"}])
+        assert not on_other_data(1, "a", [*rows, {"seed": 1, "purpose": "rate", "data": "b"}])
+        assert on_other_data(1, "b", rows) and not on_other_data(3, "b", rows)
+        assert on_other_data(1, "a", [{"seed": 1, "purpose": "fewer"}])
 
     def test_phases_are_shares_of_the_run_and_rows_are_compared_at_full_length(self) -> None:
         run = Run("t", "r", 2, "adamw", "bsp until step {10%}, then local(3)", 0.1, 1, 30, 300, "rate")

@@ -186,7 +186,9 @@ class Participants:
         flight = Flight(client, server.version, now, arrives, message, memory, training, wire, received)
         return flight if self._rule.asks_first else self._sent(flight)
 
-    def start_all(self, clients: Sequence[int], server: Server, received: Vectors, now: float, attempt: int) -> list[Flight]:
+    def start_all(
+        self, clients: Sequence[int], server: Server, received: Vectors, now: float, attempt: int
+    ) -> list[Flight]:
         """Send these clients the model, and let them train, at once where the trainer does that."""
         return self._trainer.at_once([partial(self.start, c, server, received, now, attempt) for c in clients])
 

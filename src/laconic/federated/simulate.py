@@ -87,7 +87,9 @@ class _Run:
         self.strategy = FederatedStrategy.parse(strategy) if isinstance(strategy, str) else strategy
         self.rule, self.structure = self.strategy.rule, self.strategy.structure
         self.population, self.seed, self.now = population, seed, 0.0
-        self.trainer = Trainer(task, seed, recorded) if together == 1 else TogetherTrainer(task, seed, together, recorded)
+        self.trainer = (
+            Trainer(task, seed, recorded) if together == 1 else TogetherTrainer(task, seed, together, recorded)
+        )
         layout = self.trainer.layout
         setting = self.strategy.setting(layout)
         self.server = self.rule.begin(self.trainer.start.cpu(), population, setting)

@@ -2,8 +2,8 @@
 
 Clients that train one after another launch as many kernels each, and every one is too small for a GPU. Their steps of
 gradient descent do not depend on each other, so that the first steps of all of them can be one `vmap`, and so on.
-Rules are not asked to know this: each client's part runs in a thread of its own, one thread at a time, and a thread that
-comes to its descent waits there until all others have come to theirs or have ended.
+Rules need not know this: each client's part runs in a thread of its own, one thread at a time, and a thread that comes
+to its descent waits there until all others have come to theirs or have ended.
 """
 
 from __future__ import annotations
@@ -143,7 +143,8 @@ class Steps:
     def _one(self, row: Tensor, samples: Tensor, weights: Tensor) -> Tensor:
         named = dict(zip(self._names, self._layout.split(row), strict=True))
         losses = self._task.losses(lambda *given: functional_call(self._model, named, given), samples)
-        return (losses * weights).sum()
+        mean: Tensor = (losses * weights).sum()
+        return mean
 
 
 def padded(batches: Sequence[Sequence[Integers]]) -> tuple[Tensor, Tensor]:

@@ -1,8 +1,8 @@
 """Sharded models of virtual workers on a GPU: one thread and one CUDA stream for each worker's whole step.
 
-The workers of a simulation meet inside the hooks of backward, where `fully_shard` gathers and scatters. Autograd runs the
-hooks of a device in one thread for all, in which two workers would wait for each other; and `fully_shard` queues its
-copies on streams that other workers' exchanges know nothing of.
+The workers of a simulation meet inside the hooks of backward, where `fully_shard` gathers and scatters. Autograd runs
+the hooks of a device in one thread for all, in which two workers would wait for each other; and `fully_shard` queues
+its copies on streams that other workers' exchanges know nothing of.
 """
 
 from __future__ import annotations
