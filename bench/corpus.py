@@ -37,7 +37,7 @@ PACKAGES = """
     mypy_extensions narwhals networkx numba numpy opacus opentelemetry-api opentelemetry-sdk opt_einsum packaging
     pathspec pillow pluggy protobuf psutil pycparser pydantic pygments pytest pytest-xdist pyyaml pyzmq requests rich
     scikit-learn scipy shellingham sortedcontainers sympy threadpoolctl torch tqdm typer typing_extensions urllib3
-""".split()
+"""
 """The packages whose sources are taken."""
 OF_THE_MACHINE = ("_sysconfigdata", "config-")
 """How parts of the standard library begin that differ from machine to machine."""
@@ -72,9 +72,9 @@ def standard_library(folder: Path) -> Iterator[tuple[str, Path]]:
 def installed(found: Iterable[Distribution]) -> Iterator[tuple[str, Path]]:
     """Yield the sources of the installed packages that are taken."""
     named = {str(one.metadata["Name"]).lower(): one for one in found}
-    if missing := [name for name in PACKAGES if name not in named]:
+    if missing := [name for name in PACKAGES.split() if name not in named]:
         print(f"the text will be another than where these are installed: {', '.join(missing)}", file=sys.stderr)
-    for name, one in sorted((name, named[name]) for name in PACKAGES if name in named):
+    for name, one in sorted((name, named[name]) for name in PACKAGES.split() if name in named):
         for file in sorted(one.files or (), key=str):
             if file.suffix == ".py":
                 yield name, Path(str(file.locate()))
