@@ -6,8 +6,7 @@
 A tenth of the clients takes part in each of 300 rounds and goes once through its images in batches of 50; labels are
 divided by Dirichlet draws of concentration 0.1 and 0.5, or two to a client. `bench/clients/methods.py` says what is
 compared. Rates and each rule's own knob are chosen on a seed that is not reported, in a fifth of the rounds, by test
-images that judge nothing else. All of it is `laconic.federated.simulate`, whose clients of a round make
-their steps together, as CUDA graphs.
+images that judge nothing else. All of it is `laconic.federated.simulate`, whose gradients a GPU replays as CUDA graphs.
 
 A run is the unit that resumes: each appends a line to `--out`, and a run whose line is there is not made again. The
 first seed of everything comes first, so that a table that was cut short is a whole one of fewer seeds.
@@ -39,7 +38,6 @@ def main() -> None:
     parser.add_argument("--only", action="append", default=[], help="runs whose `population: sentence` has this text")
     parser.add_argument("--most", type=int, default=sys.maxsize, help="runs at most")
     parser.add_argument("--eager", action="store_true", help="do not record gradients as CUDA graphs")
-    parser.add_argument("--together", type=int, default=10, help="clients whose steps are one computation, at most")
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--silos", type=int, default=10, help="clients where all take part")

@@ -1,7 +1,8 @@
-"""What coded shards do to the loss: FSDP2 on virtual workers, the ladder's byte model, paired seeds.
+"""What coded shards do to the loss: FSDP2 on virtual workers, models of the ladder, paired seeds.
 
     python bench/corpus.py runs/corpus.xz
-    python bench/sharded_losses.py --processes 15
+    python bench/sharded_losses.py --processes 8                                                        # on a GPU
+    python bench/sharded_losses.py --rung small-cifar --steps 1000 --rate 0.1 --processes 2             # on two cores
 
 Every row trains the same model on the same batches with the optimizer, schedule and clipping of the ladder's rung
 (`rungs.toml`), at the rate that was chosen for plain data parallelism there; `none` is FSDP2's arithmetic. Several
@@ -80,6 +81,7 @@ class Sharded(Packed[Run]):
         import torch
         from bench.rungs.tasks import task_of
 
+        torch.set_num_threads(1)
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         facts = {
             "packed": given.processes,
@@ -91,12 +93,12 @@ class Sharded(Packed[Run]):
             run = end.recv()
             try:
                 task = task or task_of(rung, given.data, device, given.workers)
-                end.send(train(run, task, given) | facts)
+                end.send(train(run, task, rung, given) | facts)
             except Exception as error:
                 end.send(f"{type(error).__name__}: {error}")
 
 
-def train(run: Run, task: Any, given: argparse.Namespace) -> dict[str, Any]:
+def train(run: Run, task: Any, rung: Rung, given: argparse.Namespace) -> dict[str, Any]:
     """Train one row to its end, and return its line."""
     from bench.rungs.run import share_of_rate
     from bench.rungs.training import LONGEST, optimizer_of
@@ -106,13 +108,14 @@ def train(run: Run, task: Any, given: argparse.Namespace) -> dict[str, Any]:
 
     gradients, weights = ROWS[run.row]
 
-    def work() -> float:
+    def work() -> dict[str, float]:
         mesh = laconic.init_device_mesh(task.device.type, (given.workers,), mesh_dim_names=("shard",))
         model: Any = task.build(run.seed).to(task.device)
-        for block in model.blocks:
-            fully_shard(block, mesh=mesh)
+        for block in getattr(model, "blocks", model):
+            if any(block.children()):
+                fully_shard(block, mesh=mesh)
         fully_shard(model, mesh=mesh)
-        optimizer: Any = optimizer_of("adamw", model, given.rate)
+        optimizer: Any = optimizer_of(rung.optimizer, model, given.rate)
         model, optimizer = laconic.distribute(model, optimizer, gradients, weights=weights)
         for step in range(given.steps):
             for group in optimizer.param_groups:
@@ -121,14 +124,14 @@ def train(run: Run, task: Any, given: argparse.Namespace) -> dict[str, Any]:
             laconic.clip_grad_norm_(optimizer, LONGEST)
             optimizer.step()
             optimizer.zero_grad()
-        return float(task.evaluate(model)["loss"])  # all take part: weights are gathered
+        return {name: round(value, 5) for name, value in task.evaluate(model).items()}  # all: weights are gathered
 
     begin = time.perf_counter()
     done = laconic.simulate(work, given.workers)
     sent = sum(worker.ledger.sent_bytes() for worker in done.workers) / given.workers
     return {
         "row": run.row, "seed": run.seed, "rung": given.rung, "steps": given.steps, "workers": given.workers,
-        "rate": given.rate, "loss": round(done.results[0], 5), "bytes": round(sent),
+        "rate": given.rate, **done.results[0], "bytes": round(sent),
         "seconds": round(time.perf_counter() - begin, 1), "data": task.data,
     }  # fmt: skip
 

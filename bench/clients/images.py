@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -51,13 +50,9 @@ class Images:
             return network().to(self.inputs.device)
 
     def loss(self, model: nn.Module, samples: Tensor) -> Tensor:
-        return self.losses(model, samples).mean()
-
-    def losses(self, model: Callable[..., Tensor], samples: Tensor) -> Tensor:
         images = self.inputs[samples]
         mirrored = torch.rand(len(samples), 1, 1, 1, device=images.device) < 0.5
-        scores = model(torch.where(mirrored, images.flip(3), images))
-        return functional.cross_entropy(scores, self.labels[samples], reduction="none")
+        return functional.cross_entropy(model(torch.where(mirrored, images.flip(3), images)), self.labels[samples])
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> dict[str, float]:

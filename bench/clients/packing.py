@@ -49,7 +49,6 @@ class Clients(Packed[Run]):
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         facts = {
             "packed": given.processes,
-            "together": given.together,
             "device": torch.cuda.get_device_name() if device.type == "cuda" else "CPU",
             "torch": torch.__version__.partition("+")[0],
         }
@@ -58,7 +57,7 @@ class Clients(Packed[Run]):
             run = end.recv()
             try:
                 task = task or Images.load(device, size.images)
-                end.send(train(run, task, not given.eager, given.together) | facts)
+                end.send(train(run, task, not given.eager) | facts)
             except Exception as error:
                 import traceback
 

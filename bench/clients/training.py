@@ -43,7 +43,7 @@ def population_of(run: Run, labels: np.ndarray) -> Population:
     return Population(shards_of(run, labels), sample_seconds=seconds, up_bits=up, down_bits=down)
 
 
-def train(run: Run, task: Images, recorded: bool, together: int) -> dict[str, Any]:
+def train(run: Run, task: Images, recorded: bool) -> dict[str, Any]:
     """Train a run to its end, and return its row."""
     torch.manual_seed(run.seed)
     begin, curve = time.perf_counter(), list[tuple[int, float, float, int, int]]()
@@ -70,7 +70,6 @@ def train(run: Run, task: Images, recorded: bool, together: int) -> dict[str, An
             seed=run.seed,
             evaluate_every=max(1, run.rounds // POINTS[run.purpose]),
             recorded=recorded,
-            together=together,
             progress=progress,
         )
     except DivergedError:

@@ -31,7 +31,7 @@ def task_of(rung: Rung, data: Path | None, device: torch.device, workers: int) -
         shape = Shape(rung.layers, rung.width, rung.context)
         return OF_TEXT[rung.task](device, batch, workers, rung.skewed, shape=shape, **given)
     if rung.task == "cifar":
-        return Cifar(device, batch, workers, rung.skewed, **given)
+        return Cifar(device, batch, workers, rung.skewed, blocks=rung.layers or 3, **given)
     if rung.task == "recommender":
         return Recommender(device, batch, workers, rung.skewed)
     raise SystemExit(f"there is no task {rung.task!r}: a rung has bytes, bpe, cifar or recommender")

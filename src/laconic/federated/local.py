@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -15,7 +14,6 @@ from laconic.federated.partition import Integers
 from laconic.federated.recorded import Recorded
 from laconic.federated.task import Task
 
-T = TypeVar("T")
 Correct = Callable[[Tensor, Tensor], Tensor]
 """Returns the direction to descend in, from the gradient and the parameters at which it was taken."""
 
@@ -100,10 +98,6 @@ class Trainer:
         with torch.no_grad():
             for parameter, view in zip(self._parameters, self.layout.split(self._vector), strict=True):
                 parameter.data = view
-
-    def at_once(self, parts: Sequence[Callable[[], T]]) -> list[T]:
-        """Let clients do their parts, and return what comes of each: here, one after another."""
-        return [part() for part in parts]
 
     def gradient(self, at: Tensor, samples: Integers) -> tuple[Tensor, float]:
         """Return the gradient and the mean loss over these samples at these parameters."""

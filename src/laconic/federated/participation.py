@@ -186,12 +186,6 @@ class Participants:
         flight = Flight(client, server.version, now, arrives, message, memory, training, wire, received)
         return flight if self._rule.asks_first else self._sent(flight)
 
-    def start_all(
-        self, clients: Sequence[int], server: Server, received: Vectors, now: float, attempt: int
-    ) -> list[Flight]:
-        """Send these clients the model, and let them train, at once where the trainer does that."""
-        return self._trainer.at_once([partial(self.start, c, server, received, now, attempt) for c in clients])
-
     def begin(self, clients: int) -> None:
         """Begin a round of so many clients."""
         self._wire = self._wire.among(clients)

@@ -21,7 +21,6 @@ from laconic.federated.rule import Server
 from laconic.federated.selection import draw_of_round, draw_of_start
 from laconic.federated.strategy import FederatedStrategy
 from laconic.federated.task import Task
-from laconic.federated.together import TogetherTrainer
 
 
 def simulate(
@@ -36,7 +35,6 @@ def simulate(
     client_memory: ClientMemory | None = None,
     progress: Callable[[Step], None] | None = None,
     recorded: bool = False,
-    together: int = 1,
 ) -> FederatedOutcome:
     """Train a model with a population of clients, and return what came of it.
 
@@ -50,14 +48,11 @@ def simulate(
     - `progress`: is called after every step.
     - `recorded`: whether gradients are recorded as CUDA graphs, one for each size of a batch that comes often, which
       saves the launches of kernels: for a model on a GPU whose loss asks for no value on the way.
-    - `together`: how many clients of a round train at once at most, as one computation over their stacked models: for
-      small models on a GPU. The task says the loss of each sample, in a method `losses`. Results differ from those of
-      clients one after another by rounding, and by random draws inside the loss.
 
     Clients train on the device on which the task builds its model; the server and all messages are in the memory of the
     processor.
     """
-    run = _Run(task, population, strategy, rate, seed, client_memory or InMemory(), recorded, together)
+    run = _Run(task, population, strategy, rate, seed, client_memory or InMemory(), recorded)
     taken: list[Step] = []
     for number, (step, server) in enumerate(run.steps(steps), 1):
         if evaluate_every and number % evaluate_every == 0:
@@ -82,14 +77,11 @@ class _Run:
         seed: int,
         memory: ClientMemory,
         recorded: bool,
-        together: int,
     ) -> None:
         self.strategy = FederatedStrategy.parse(strategy) if isinstance(strategy, str) else strategy
         self.rule, self.structure = self.strategy.rule, self.strategy.structure
         self.population, self.seed, self.now = population, seed, 0.0
-        self.trainer = (
-            Trainer(task, seed, recorded) if together == 1 else TogetherTrainer(task, seed, together, recorded)
-        )
+        self.trainer = Trainer(task, seed, recorded)
         layout = self.trainer.layout
         setting = self.strategy.setting(layout)
         self.server = self.rule.begin(self.trainer.start.cpu(), population, setting)
@@ -123,7 +115,7 @@ class _Run:
             chosen = self._select(number, selected, needed)
             self.participants.begin(len(chosen))
             received, begin = self.participants.publish(self.server), self.now
-            flights = self.participants.start_all(list(map(int, chosen)), self.server, received, begin, number)
+            flights = [self.participants.start(int(c), self.server, received, begin, number) for c in chosen]
             if self.rule.asks_first:
                 flights = self.participants.admitted(self.server, flights, begin + self.structure.deadline)
             edges = self.structure.edges_of([f.client for f in flights], number, self.seed)
@@ -187,7 +179,7 @@ class _Run:
             cluster, received = clusters[place], self.participants.publish(self.server)
             sent = self.population.send_seconds(cluster.head, nbytes, down=True)
             begin = self.now + sent
-            flights = self.participants.start_all(cluster.clients, self.server, received, begin, number)
+            flights = [self.participants.start(c, self.server, received, begin, number) for c in cluster.clients]
             came = max((flight.arrives for flight in flights if not flight.lost), default=begin)
             up = self.population.send_seconds(cluster.head, nbytes, down=False)
             heapq.heappush(ending, (came + up, place, flights))

@@ -52,9 +52,6 @@ class Classification:
     def loss(self, model: nn.Module, samples: Tensor) -> Tensor:
         return functional.cross_entropy(model(self.inputs[samples]), self.labels[samples])
 
-    def losses(self, model: Callable[..., Tensor], samples: Tensor) -> Tensor:
-        return functional.cross_entropy(model(self.inputs[samples]), self.labels[samples], reduction="none")
-
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         scores = model(self.test_inputs)
