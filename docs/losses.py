@@ -28,7 +28,8 @@ ABOUT = (
     "[the frontier](frontier.md); what is trained: [tasks](tasks.md). All workers are virtual ones with real "
     "gradients and counted bytes; masters are fp32, matrix products bf16, gradients are clipped to a norm of "
     "1, matrices have a weight decay of 0.1, the rate rises over 5 % of the steps and falls along a cosine to "
-    "a tenth.",
+    "a tenth. Seeds from 4 on are of a text that is the same on every machine, earlier ones of texts that depended on "
+    "what was installed; methods are paired on the same seed and text.",
     "**What these rows do not say.** Two small models so far, of 3 and 11 M parameters: rounds of 30 steps are "
     "only 50 and 100, where the papers on rare exchanges have hundreds, at models whose gaps they report to shrink "
     "with size. A trend of two sizes is all that the map has beyond them. "

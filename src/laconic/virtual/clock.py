@@ -3,7 +3,8 @@
 The right to run is a *baton*: only the thread that holds it runs. A worker keeps the baton until it must wait for an
 operation. Then the worker with the earliest virtual time runs next, after every event that is earlier still (on the
 network, or the start or end of a worker's life). So a run depends on nothing but its inputs. A worker never gives the
-baton away inside an autograd hook, because waiting never happens there.
+baton away inside an autograd hook, because waiting never happens there; but for sharded models, whose gradients are
+computed in the worker's own thread (`parallel/fsdp/one_stream.py`).
 """
 
 from __future__ import annotations
