@@ -2,7 +2,7 @@
 
     python bench/corpus.py runs/corpus.xz
     python bench/sharded_losses.py --processes 8                                                        # on a GPU
-    python bench/sharded_losses.py --rung small-cifar --steps 1000 --rate 0.1 --processes 2             # on two cores
+    python bench/sharded_losses.py --rung small-cifar --steps 400 --rate 0.2 --processes 2             # on two cores
 
 Every row trains the same model on the same batches with the optimizer, schedule and clipping of the ladder's rung
 (`rungs.toml`), at the rate that was chosen for plain data parallelism there; `none` is FSDP2's arithmetic. Several
@@ -31,12 +31,13 @@ from bench.rungs.choosing import Rung, read  # noqa: E402
 from bench.rungs.tasks import data_of  # noqa: E402
 
 ROWS = {
-    "none": ("none", None),
-    "ZeRO++": ("zero_plus_plus", None),
-    "SDP4Bit": ("sdp4bit", None),
-    "LoCo": ("int4(128)+loco", "int8(256)"),
-    "LoCo without memory": ("int4(128)", "int8(256)"),
+    "none": ("none", None, False),
+    "ZeRO++": ("zero_plus_plus", None, True),
+    "SDP4Bit": ("sdp4bit", None, True),
+    "LoCo": ("int4(128)+loco", "int8(256)", False),
+    "LoCo without memory": ("int4(128)", "int8(256)", False),
 }
+"""What is sent of gradients and of weights, and whether workers are in two hosts, in each of which gradients meet first."""
 ROWS_KEPT = ROOT / "docs" / "measured" / "sharded-losses.jsonl"
 COMMON = ("rung", "workers", "steps", "rate")
 
@@ -106,17 +107,20 @@ def train(run: Run, task: Any, rung: Rung, given: argparse.Namespace) -> dict[st
 
     import laconic
 
-    gradients, weights = ROWS[run.row]
+    gradients, weights, in_hosts = ROWS[run.row]
 
     def work() -> dict[str, float]:
-        mesh = laconic.init_device_mesh(task.device.type, (given.workers,), mesh_dim_names=("shard",))
+        hosts = laconic.init_device_mesh(task.device.type, (2, given.workers // 2), mesh_dim_names=("across", "inside"))
+        mesh = hosts._flatten("all")
         model: Any = task.build(run.seed).to(task.device)
         for block in getattr(model, "blocks", model):
             if any(block.children()):
                 fully_shard(block, mesh=mesh)
         fully_shard(model, mesh=mesh)
         optimizer: Any = optimizer_of(rung.optimizer, model, given.rate)
-        model, optimizer = laconic.distribute(model, optimizer, gradients, weights=weights)
+        model, optimizer = laconic.distribute(
+            model, optimizer, gradients, mesh=hosts if in_hosts else None, weights=weights
+        )
         for step in range(given.steps):
             for group in optimizer.param_groups:
                 group["lr"] = given.rate * share_of_rate(step, given.steps)
