@@ -37,7 +37,7 @@ ROWS = {
     "LoCo": ("int4(128)+loco", "int8(256)", False),
     "LoCo without memory": ("int4(128)", "int8(256)", False),
 }
-"""What is sent of gradients and of weights, and whether workers are in two hosts, in each of which gradients meet first."""
+"""What is sent of gradients and of weights; whether workers are in two hosts, inside which gradients meet first."""
 ROWS_KEPT = ROOT / "docs" / "measured" / "sharded-losses.jsonl"
 COMMON = ("rung", "workers", "steps", "rate")
 

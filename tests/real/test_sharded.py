@@ -207,6 +207,26 @@ def test_hooks_leave_replicas_to_pytorch_or_average_them(pool: Pool) -> None:
         assert max(differences) <= 1e-6
 
 
+def between_replicas(mesh: Any, rank: int) -> list[float]:
+    """Train two replicas of two shards for several periods and a part of one."""
+    model: Any = sharded(mesh["shard"])
+    optimizer: Any = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    model, optimizer = laconic.distribute(model, optimizer, f"[{FOUR}+loco]@shard > [diloco(3)]@replica", mesh)
+    return steps_of(model, optimizer, 8, rank)
+
+
+def between_replicas_of_processes(member: PoolRank) -> list[float]:
+    return between_replicas(init_device_mesh("cpu", (2, 2), mesh_dim_names=("replica", "shard")), member.rank)
+
+
+def test_diloco_between_replicas_of_shards_has_the_same_bits_on_processes(pool: Pool) -> None:
+    def virtual() -> list[float]:
+        mesh = laconic.init_device_mesh("cpu", (2, 2), mesh_dim_names=("replica", "shard"))
+        return between_replicas(mesh, laconic.rank())
+
+    assert pool.run(between_replicas_of_processes, workers=4) == laconic.simulate(virtual, 4).results
+
+
 # ---------------------------------------------------------------------------------------------- checkpoints
 
 

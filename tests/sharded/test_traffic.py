@@ -104,6 +104,11 @@ def test_what_leaves_a_host_falls_as_published() -> None:
     for method, share in ((zero_sharded_dp(), 3), (zeropp_hpz(), 2), (zero_plus_plus(), 0.75)):
         found = module_traffic(method, numel, hosts, torch.bfloat16).leaving_bytes(hosts)
         assert found == pytest.approx(share * model_bytes, rel=0.04), "scales, and the host's own shards"
+    for shape in (hosts, Hosts(8, 2), Hosts(4, 2), Hosts(2, 2)):
+        dense, coded = (
+            module_traffic(m, numel, shape, torch.bfloat16) for m in (zero_sharded_dp(), zero_plus_plus(shape.inside))
+        )
+        assert dense.leaving_bytes(shape) > 3.8 * coded.leaving_bytes(shape)
 
 
 @pytest.mark.parametrize(
