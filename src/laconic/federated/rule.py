@@ -111,6 +111,9 @@ class Rule(Technique):
     """Whether clients form clusters, which `clusters_of` returns, each with rounds of its own."""
     asks_first: ClassVar[bool] = False
     """Whether clients of a round first send their numbers alone, and only those that `admitted` returns the rest."""
+    varies: ClassVar[bool] = False
+    """Whether reports have other parts in some rounds than in the first, so that no server knows beforehand what it may
+    be sent."""
     personal: ClassVar[bool] = False
     """Whether each client is sent something of its own, which `down_to` returns, in place of what `down` does."""
 
@@ -193,6 +196,13 @@ class Rule(Technique):
         - `memory`: as `train` has left it.
         - `sent`: returns what the server decodes.
         """
+
+    def lengths(self, server: Server, sent: Vectors) -> set[int]:
+        """Return how long the vectors of a report to this server may be: those of others are refused.
+
+        - `sent`: what the client was sent.
+        """
+        return {server.parameters.numel(), *(vector.numel() for vector in sent.values())}
 
     def is_finished(self, server: Server) -> bool:
         """Return whether no further round is to begin."""

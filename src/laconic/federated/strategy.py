@@ -25,6 +25,7 @@ _VIRTUAL_HOOKS = (
     "compressor",
     "reports",
     "takes",
+    "varies",
 )
 """What a rule may change that only virtual clients follow."""
 
@@ -86,8 +87,9 @@ class FederatedStrategy:
         hooks = [name for name in _VIRTUAL_HOOKS if getattr(type(self.rule), name) is not getattr(Rule, name)]
         if hooks or not isinstance(self.structure, OneServer):
             return (
-                f"{self} runs on virtual clients alone: real ones report one by one to one server, and are all sent "
-                "the same; write fedavg, fedprox, fednova, scaffold, fedopt or fedbuff with server"
+                f"{self} runs on virtual clients alone: real ones report one by one to one server, in every round the "
+                "same parts, and are all sent the same; write fedavg, fedprox, fednova, scaffold, fedopt or fedbuff "
+                "with server"
             )
         return None
 

@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from laconic.errors import LaconicError
 from laconic.federated.outcome import FederatedOutcome
 from laconic.federated.processes.coordinator import Coordinator, outcome_of
+from laconic.federated.rule import Rule
 from laconic.federated.simulate import simulate
 from laconic.federated.strategy import FederatedStrategy
+from laconic.registry import entries
 from laconic.worker import ActorMessage
 from tests.federated.processes.inside import Paused, Recorded, World, federation
 
@@ -24,7 +27,13 @@ SENTENCES = [
     'scaffold(clients=4) / topk(0.3)+ef / server(down="topk(0.4)")',
     "fednova(clients=2, epochs=2)",
     "fedopt(clients=3, optimizer=yogi)",
+    "fedprox(clients=3, epochs=2, mu=0.5)",
     "apf(clients=6, every=1)",
+    "apf(clients=6, every=1, threshold=0.9)",  # most rest from the second round on
+    "apf_sharp(clients=6, every=1)",
+    "apf_pp(clients=6, every=1)",
+    "amble(clients=3)",
+    "fl_unlearning(clients=3)",
     "fedbuff(1, at_work=1) / topk(0.3)+ef",
 ]
 
@@ -50,6 +59,35 @@ def test_a_rule_gives_the_parameters_of_its_virtual_run(sentence: str, seed: int
         assert (real.up_bytes == virtual.up_bytes).all()
         if processes == 6:  # clients of one process share what it has received
             assert (real.down_bytes == virtual.down_bytes).all()
+
+
+REFUSED = {
+    "aafl",
+    "adagq",
+    "aqg",
+    "astw_fedavg",
+    "dp_fedavg",
+    "fab_topk",
+    "fast",
+    "fedch",
+    "feddd",
+    "fedlamp",
+    "qsfl",
+    "resfed",
+}
+
+
+def test_what_runs_on_virtual_clients_alone_is_refused_beforehand() -> None:
+    rules = [
+        entry.name
+        for entry in entries("federated")
+        if isinstance(entry.target, type) and issubclass(entry.target, Rule)
+    ]
+    assert {name for name in rules if FederatedStrategy.parse(name).simulated_only} == REFUSED < set(rules)
+    setting = federation(6, 0)
+    for sentence in (*sorted(REFUSED), "fedavg / fixed_point / secagg", "fedavg / none / hierarchy"):
+        with pytest.raises(LaconicError, match="runs on virtual clients alone"):
+            World(setting, sentence, 2)
 
 
 @pytest.mark.covering

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from laconic.errors import ContractError, LaconicError, StrategyError
 from laconic.federated.downlink import Downlink
-from laconic.federated.layout import Vectors, lengths
+from laconic.federated.layout import Vectors
 from laconic.federated.messages import Message, Wire
 from laconic.federated.outcome import FederatedOutcome, Step
 from laconic.federated.population import Population
@@ -88,7 +88,7 @@ class Coordinator:
         self._rule, self._structure, self._population = strategy.rule, strategy.structure, population
         self._steps, self._rate, self._seed, self._processes = steps, rate, seed, processes
         first = rehearse(strategy, task, population, rate, seed)
-        self._expected, self._layout = first.sent, first.layout
+        self._expected = first.sent
         self._wire = Wire(strategy.compressor, first.layout, seed)
         self._server: Server = first.server
         self._downlink = Downlink(Wire(strategy.structure.downward(), first.layout, seed), 0)
@@ -347,7 +347,7 @@ class Coordinator:
         if list(message.payloads) != list(vectors) or not set(numbers) <= set(message.numbers):
             raise ContractError(f"it sends {', '.join(message.payloads)} in place of {', '.join(vectors)}")
         numels = {name: ActorMessage("", dict(own)).number("numel") for name, (own, _) in message.payloads.items()}
-        known = {self._layout.numel, *lengths(self._published).values()}
+        known = self._rule.lengths(self._server, self._published)
         if not set(numels.values()) <= known:
             raise ContractError(f"its vectors have {sorted(numels.values())} entries, where {sorted(known)} may be")
         if message.nbytes > (most := self._wire.most_bytes(numels)):

@@ -78,6 +78,10 @@ class APF(Rule):
         known = self._checked(before.taken(weighted_mean(reports, "active")))
         return server.next(known.value, freezing=known, sent=before.active)
 
+    def lengths(self, server: Server, sent: Vectors) -> set[int]:
+        freezing: Freezing = server.kept["freezing"]
+        return {int(freezing.active.sum())}
+
     def _seen(self, memory: Memory, received: Tensor) -> Freezing:
         """Return what a client knows after it has received the last round's scalars, or its first model."""
         if not memory:

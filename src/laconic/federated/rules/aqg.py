@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -61,6 +62,8 @@ class AQG(Rule):
     10 % fewer. With a drop-out of 30 % it took 53, 55, 52, 51, 180, 178, 63 and 53 rounds, and augmented 52, 55, 59,
     55, 180, 174, 54 and 53 (eight seeds): no gain either.
     """
+
+    varies: ClassVar[bool] = True
 
     batch: int = knob(0, low=0, doc="samples of a client's gradient; 0 for all of them")
     adaptive: bool = knob(True, doc="whether a client chooses how many bits it sends")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -50,6 +51,8 @@ class AstwFedAvg(Rule):
     FedAvg, and each with the better of two rates, two loops ended 0.8 points below it with two seeds and 1.9 above it
     with a third.
     """
+
+    varies: ClassVar[bool] = True
 
     shallow: int = knob(2, low=1, doc="how many of the model's first tensors are its shallow layers")
     loop: int = knob(15, low=1, doc="rounds of a loop")
