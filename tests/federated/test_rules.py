@@ -212,6 +212,19 @@ def test_scaffold_sends_twice_the_bytes() -> None:
     assert np.array_equal(2 * both[0].down_bytes, both[1].down_bytes)
 
 
+@pytest.mark.long
+@pytest.mark.technique("scaffold", check=3)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_scaffold_needs_fewer_rounds_where_labels_differ(seed: int) -> None:
+    """Twenty clients of two labels, of which half take part; each rule with the best of the same rates."""
+    clients = Population(by_label(digits().labels.numpy(), 20, 2, seed))
+    plain, corrected = (
+        min(rounds_to(f"{rule}(clients=10, epochs=5, batch=10)", clients, 0.9, 40, r, seed) for r in (0.03, 0.1, 0.3))
+        for rule in ("fedavg", "scaffold")
+    )
+    assert corrected <= 0.8 * plain < np.inf
+
+
 @pytest.mark.technique("fedopt", check=2)
 @pytest.mark.parametrize("optimizer", ["adam", "yogi", "adagrad", "momentum"])
 def test_two_steps_of_each_optimizer_are_those_computed_by_hand(optimizer: str) -> None:
