@@ -13,11 +13,10 @@ share the device, each with all virtual workers of one run, whose gradients are 
 from __future__ import annotations
 
 import argparse
-import gc
 import sys
 import tomllib
-from collections.abc import Iterator
-from multiprocessing.connection import Connection
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -89,30 +88,18 @@ class Ladder(Packed[Run]):
         )
 
     @staticmethod
-    def serve(end: Connection, given: argparse.Namespace, rung: Rung) -> None:
-        """Train what is asked for, and answer with rows; with a text where a run fails."""
+    def trainer(given: argparse.Namespace, rung: Rung) -> Callable[[Run], dict[str, Any]]:
         import torch
         from bench.rungs.tasks import task_of
         from bench.rungs.training import train
 
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        facts = {
-            "packed": given.processes,
-            "device": torch.cuda.get_device_name() if device.type == "cuda" else "CPU",
-            "torch": torch.__version__.partition("+")[0],
-        }
-        tasks: dict[int, Any] = {}  # by workers: reading images or making a world takes as long as many steps
-        while True:
-            run = end.recv()
-            try:
-                if run.workers not in tasks:
-                    tasks[run.workers] = task_of(rung, given.data, device, run.workers)
-                end.send(train(run, tasks[run.workers], not given.alone, given.compile) | facts)
-            except Exception as error:
-                end.send(f"{type(error).__name__}: {error}")
-            gc.collect()  # of what the run held, so that all processes together fit on the device
-            if device.type == "cuda":
-                torch.cuda.empty_cache()
+
+        @cache  # reading images or making a world takes as long as many steps
+        def task(workers: int) -> Any:
+            return task_of(rung, given.data, device, workers)
+
+        return lambda run: train(run, task(run.workers), not given.alone, given.compile)
 
 
 if __name__ == "__main__":

@@ -2,12 +2,13 @@
 Several processes share a GPU under MPS, where there is one.
 
 What is trained is the table's own: a subclass of `Packed` says which runs are missing, what one costs, and which
-function serves them in a process.
+function trains them in a process.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import multiprocessing
 import os
@@ -15,6 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
@@ -83,10 +85,6 @@ class Packed(Generic[R]):
     - `table`: to which rows are appended.
     """
 
-    serve: Callable[..., None]
-    """Called in a process with its end of a pipe and `arguments`: it answers every run with a row, or with a text that
-    says why there is none."""
-
     def __init__(self, given: argparse.Namespace, table: Table, arguments: tuple[Any, ...]) -> None:
         self._given, self._table, self._arguments = given, table, arguments
         self._begin = time.monotonic()
@@ -94,6 +92,35 @@ class Packed(Generic[R]):
         self._idle: dict[Connection, BaseProcess] = {}
         self._rates: list[float] = []  # seconds for a unit of cost
         self._made = 0
+
+    @staticmethod
+    def trainer(*arguments: Any) -> Callable[[R], dict[str, Any]]:
+        """Return what trains a run and returns its row; called in each process, with the arguments of all."""
+        raise NotImplementedError
+
+    @classmethod
+    def serve(cls, end: Connection, given: argparse.Namespace, *rest: Any) -> None:
+        """Train what is asked for, in a process of its own, and answer with rows; with a text where a run fails."""
+        import torch
+
+        torch.set_num_threads(1)
+        cuda = torch.cuda.is_available()
+        facts = {
+            "packed": given.processes,
+            "device": torch.cuda.get_device_name() if cuda else "CPU",
+            "torch": torch.__version__.partition("+")[0],
+        }
+        train = cls.trainer(given, *rest)
+        while True:
+            run = end.recv()
+            try:
+                end.send(train(run) | facts)
+            except Exception as error:
+                where = traceback.extract_tb(error.__traceback__)[-1]
+                end.send(f"{type(error).__name__}: {str(error)[:300]} ({Path(where.filename).name}:{where.lineno})")
+            gc.collect()  # of what the run held, so that all processes together fit on the device
+            if cuda:
+                torch.cuda.empty_cache()
 
     def missing(self) -> Iterator[R]:
         """Yield the runs that are not made yet, those that matter most first."""

@@ -17,9 +17,8 @@ import statistics
 import sys
 import time
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -77,26 +76,12 @@ class Sharded(Packed[Run]):
         return f"{run.row:20} seed {run.seed}  {row['loss']:.4f}  {row['seconds']} s"
 
     @staticmethod
-    def serve(end: Connection, given: argparse.Namespace, rung: Rung) -> None:
-        """Train what is asked for, and answer with rows; with a text where a run fails."""
+    def trainer(given: argparse.Namespace, rung: Rung) -> Callable[[Run], dict[str, Any]]:
         import torch
         from bench.rungs.tasks import task_of
 
-        torch.set_num_threads(1)
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        facts = {
-            "packed": given.processes,
-            "device": torch.cuda.get_device_name() if device.type == "cuda" else "CPU",
-            "torch": torch.__version__.partition("+")[0],
-        }
-        task: Any = None
-        while True:
-            run = end.recv()
-            try:
-                task = task or task_of(rung, given.data, device, given.workers)
-                end.send(train(run, task, rung, given) | facts)
-            except Exception as error:
-                end.send(f"{type(error).__name__}: {error}")
+        task = task_of(rung, given.data, torch.device("cuda" if torch.cuda.is_available() else "cpu"), given.workers)
+        return lambda run: train(run, task, rung, given)
 
 
 def train(run: Run, task: Any, rung: Rung, given: argparse.Namespace) -> dict[str, Any]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import math
-from collections.abc import Iterator
-from multiprocessing.connection import Connection
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from bench.clients.choosing import Run, Size, needed
@@ -39,30 +37,10 @@ class Clients(Packed[Run]):
         )
 
     @staticmethod
-    def serve(end: Connection, given: argparse.Namespace, size: Size) -> None:
-        """Train what is asked for, and answer with rows; with a text where a run fails."""
+    def trainer(given: argparse.Namespace, size: Size) -> Callable[[Run], dict[str, Any]]:
         import torch
         from bench.clients.images import Images
         from bench.clients.training import train
 
-        torch.set_num_threads(1)
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        facts = {
-            "packed": given.processes,
-            "device": torch.cuda.get_device_name() if device.type == "cuda" else "CPU",
-            "torch": torch.__version__.partition("+")[0],
-        }
-        task: Images | None = None
-        while True:
-            run = end.recv()
-            try:
-                task = task or Images.load(device, size.images)
-                end.send(train(run, task, not given.eager) | facts)
-            except Exception as error:
-                import traceback
-
-                where = traceback.extract_tb(error.__traceback__)[-1]
-                end.send(f"{type(error).__name__}: {str(error)[:300]} ({where.filename}:{where.lineno})")
-            gc.collect()  # of what the run held, so that all processes together fit on the device
-            if device.type == "cuda":
-                torch.cuda.empty_cache()
+        task = Images.load(torch.device("cuda" if torch.cuda.is_available() else "cpu"), size.images)
+        return lambda run: train(run, task, not given.eager)

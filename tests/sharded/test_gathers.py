@@ -14,8 +14,8 @@ from tests.sharded.training import batch, sharded, trained, whole_parameters
 @pytest.mark.parametrize(
     ("weights", "bits", "tolerance"),
     [
-        ("int8(256)", 8, 0.03),
-        ("cast_fp8", 8, 0.1),
+        pytest.param("int8(256)", 8, 0.03, marks=pytest.mark.long),
+        pytest.param("cast_fp8", 8, 0.1, marks=pytest.mark.long),
         ("mx_block_codecs(mxfp8)", 8.25, 0.1),
         ("mx_block_codecs(mxfp4)+ef21", 4.25, 0.15),
     ],
