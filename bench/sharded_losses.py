@@ -154,7 +154,7 @@ def report(rows: Sequence[dict[str, Any]]) -> None:
     """Print every row's loss over that without a code, seed by seed, and its bytes."""
     plain = {row["seed"]: row["loss"] for row in rows if row["row"] == "none"}
     for name in ROWS:
-        if mine := [row for row in rows if row["row"] == name and row["seed"] in plain]:
+        if mine := sorted((r for r in rows if r["row"] == name and r["seed"] in plain), key=lambda r: r["seed"]):
             gaps = [100 * (row["loss"] / plain[row["seed"]] - 1) for row in mine]
             sent = statistics.fmean(row["bytes"] for row in mine)
             shown = " ".join(f"{gap:+.2f}" for gap in gaps)

@@ -3,12 +3,17 @@ itself, which needs processes."""
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 import laconic
 from tests.real.handed_over import HandedOver
@@ -71,3 +76,47 @@ def test_the_gather_of_backward_stays_inside_hosts(pool: Pool) -> None:
         assert 3 * ours["across"] == 2 * stage_three["across"]
         assert ours["backward gather inside"] == padded // HOST  # half of the weights, to the one who has the other
         assert ours["inside"] - stage_three["inside"] == padded // HOST - padded // 4
+
+
+def sent_in_16_bits(member: PoolRank, strategy: str, reshard: bool | int, hops: bool) -> int:
+    """The bytes that this process sends to the other host in the second step, where PyTorch computes and communicates
+    in bfloat16."""
+    hosts = init_device_mesh("cpu", (2, HOST), mesh_dim_names=("across", "inside"))
+    half = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
+    torch.manual_seed(0)
+    model: Any = nn.Sequential(*(nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 256)) for _ in range(2)))
+    for part in (*model, model):
+        fully_shard(part, mesh=hosts._flatten("all"), mp_policy=half, reshard_after_forward=reshard)
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = laconic.distribute(model, optimizer, strategy, mesh=hosts if hops else None)
+    for step in range(2):
+        with HandedOver() as counted:
+            x = torch.randn(4, 256, generator=torch.Generator().manual_seed(10 * step + member.rank))
+            (model(x).float() - x).square().mean().backward()
+            optimizer.step()
+        optimizer.zero_grad()
+    other = [rank for rank in range(4) if rank // HOST != member.rank // HOST]
+    return counted.total(to=other)
+
+
+@pytest.mark.parametrize("hops", [False, True])
+def test_zero_plus_plus_with_slices_sends_a_quarter_of_16_bits_to_the_other_host(pool: Pool, hops: bool) -> None:
+    """Counted at the backend: a gather in eight bits and gradients in four, in the place of sixteen three times; of
+    gradients that are summed in their host before, half as many cross."""
+    dense = pool.run(sent_in_16_bits, "zero", True, False, workers=4)
+    coded = pool.run(sent_in_16_bits, "zero_plus_plus", HOST, hops, workers=4)
+    for in_16_bits, in_fewer in zip(dense, coded, strict=True):
+        assert in_16_bits >= (4.6 if hops else 3.8) * in_fewer
+
+
+def advice(member: PoolRank, reshard: bool | int) -> str:
+    hosts = {"LOCAL_WORLD_SIZE": str(HOST)}
+    with patch.dict(os.environ, hosts), contextlib.redirect_stderr(io.StringIO()) as said:
+        prepared("zero_plus_plus", reshard, seed=0)
+    return said.getvalue()
+
+
+def test_a_method_with_slices_says_so_where_backward_gathers_from_other_hosts(pool: Pool) -> None:
+    assert "fully_shard(part, reshard_after_forward=2)" in pool.run(advice, True, workers=4)[0]
+    for reshard in (HOST, False):
+        assert not any("hpZ" in said for said in pool.run(advice, reshard, workers=4))

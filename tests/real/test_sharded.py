@@ -207,6 +207,23 @@ def test_hooks_leave_replicas_to_pytorch_or_average_them(pool: Pool) -> None:
         assert max(differences) <= 1e-6
 
 
+def distributed_on_a_native_mesh(member: PoolRank, strategy: str) -> float:
+    """The difference from PyTorch's own HSDP, of a script that says nothing of replicas."""
+    found = []
+    for ours in (False, True):
+        model: Any = sharded(init_device_mesh("cpu", (2, 2), mesh_dim_names=("replica", "shard")))
+        optimizer: Any = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        if ours:
+            model, optimizer = laconic.distribute(model, optimizer, strategy)
+        steps_of(model, optimizer, 3, member.rank)
+        found.append(whole_of(model))
+    return max(float((a - b).abs().max()) for a, b in zip(*found, strict=True))
+
+
+def test_replicas_of_which_nothing_is_said_are_native_hsdp(pool: Pool) -> None:
+    assert max(pool.run(distributed_on_a_native_mesh, "none", workers=4)) <= 1e-6
+
+
 def between_replicas(mesh: Any, rank: int) -> list[float]:
     """Train two replicas of two shards for several periods and a part of one."""
     model: Any = sharded(mesh["shard"])

@@ -134,3 +134,21 @@ def test_replicas_are_averaged_in_fewer_bytes() -> None:
     dense, short = (laconic.simulate(lambda r=r: sent(r), 4).results[0] for r in ("none", "bf16"))
     shards = sum(-(-p.shape[0] // 2) * p[0].numel() for p in blocks().parameters())
     assert dense - short == 2 * shards  # an all-reduce over two sends the whole once, in half the bytes
+
+
+@pytest.mark.parametrize(
+    ("method", "gradients", "weights"),
+    [("zero_plus_plus", "int4(128)", "int8(256)"), ("sdp4bit", "int4(128)+hadamard(32)", "int4(128)+ef21")],
+)
+def test_hooks_take_a_method_by_name(method: str, gradients: str, weights: str) -> None:
+    def job(gradients: str, weights: str | None) -> list[Tensor]:
+        _, model, optimizer = began(False)
+        laconic.fsdp_hooks(model, gradients, weights=weights)
+        steps_of(model, optimizer, 2, laconic.rank())
+        return whole_of(model)
+
+    named, written = (
+        laconic.simulate(lambda given=given: job(*given), 4).results[0]  # type: ignore[misc]
+        for given in ((method, None), (gradients, weights))
+    )
+    assert all(torch.equal(a, b) for a, b in zip(named, written, strict=True))

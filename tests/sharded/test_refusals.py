@@ -111,3 +111,26 @@ def test_sentences_about_meshes() -> None:
             laconic.distribute(several, torch.optim.AdamW(several.parameters(), lr=1e-2), "none")
 
     laconic.simulate(job, 4)
+
+
+@pytest.mark.parametrize("strategy", ["none", "int8(64)", "zero_plus_plus"])
+def test_replicas_that_nobody_would_average_are_refused(strategy: str) -> None:
+    def job() -> None:
+        mesh = laconic.init_device_mesh("cpu", (2, 2), mesh_dim_names=("replica", "shard"))
+        model = sharded(mesh["shard"])
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        with pytest.raises(StrategyError, match=r"over 2 of 4 workers, .* > \[bsp\]@replica"):
+            laconic.distribute(model, optimizer, strategy)
+
+    laconic.simulate(job, 4)
+
+
+def test_a_method_on_a_mesh_of_three_dimensions_is_refused() -> None:
+    def job() -> None:
+        mesh = laconic.init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("sites", "across", "inside"))
+        model = sharded(mesh._flatten("all"))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        with pytest.raises(StrategyError, match=r"this one has 3: write a tier for each"):
+            laconic.distribute(model, optimizer, "zero_plus_plus", mesh)
+
+    laconic.simulate(job, 8)

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 import laconic
-from tests.sharded.training import batch, blocks, sharded, whole_parameters
+from tests.sharded.references import whole_of
+from tests.sharded.training import batch, blocks, sharded, steps_of, whole_parameters
 
 STEPS = 9
 
@@ -102,3 +103,30 @@ def test_what_replicas_send_follows_the_period() -> None:
     numel = sum(p.numel() for p in blocks().parameters())
     outer = laconic.simulate(lambda: sent("diloco(4)"), 4).results[0]
     assert outer == pytest.approx(4 * numel / 2, rel=0.05), "the shard of a worker, in an all-reduce of two"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "written_out", "weights"),
+    [
+        ("int8(64)+ef", "[int8(64)+ef]@shard > [bsp]@replica", None),
+        ("zero_plus_plus", "[int4(128)]@shard > [bsp]@replica", "int8(256)"),
+    ],
+)
+def test_replicas_of_which_nothing_is_said_average_in_every_step(
+    strategy: str, written_out: str, weights: str | None
+) -> None:
+    """Sharded on a mesh of two dimensions, as PyTorch's HSDP is: with the mesh or without it, and with a tier or
+    without one, the bits are the same."""
+
+    def job(strategy: str, weights: str | None, given: bool) -> list[Tensor]:
+        mesh = laconic.init_device_mesh("cpu", (2, 2), mesh_dim_names=("replica", "shard"))
+        model = sharded(mesh)
+        optimizer: torch.optim.Optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        model, optimizer = laconic.distribute(model, optimizer, strategy, mesh if given else None, weights=weights)
+        steps_of(model, optimizer, 3, laconic.rank())
+        return whole_of(model)
+
+    expected = laconic.simulate(lambda: job(written_out, weights, True), 4).results[0]
+    for given in (False, True):
+        for found in laconic.simulate(lambda given=given: job(strategy, None, given), 4).results:  # type: ignore[misc]
+            assert equal(found, expected)

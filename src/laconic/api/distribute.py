@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn, optim
 
-from laconic.architecture.sharded import ShardedMethod, sharded_method
+from laconic.architecture.sharded import sharded_method
 from laconic.errors import ContractError, StrategyError
 from laconic.experiments.rivals.base import Rival
 from laconic.experiments.rivals.dispatch import hand_over
@@ -100,7 +100,10 @@ def distribute(
     config = RunConfig.current()
     asked = config.strategy or strategy or "bsp"
     if sharded and (method := sharded_method(str(asked))) is not None:
-        asked, weights = _over_shards(method, model, connect(), mesh), weights or method.weights
+        from laconic.parallel.fsdp.methods import advise_slices, with_replicas
+
+        asked, weights = with_replicas(method, model, connect(), mesh), weights or method.weights
+        advise_slices(method, model, connect())
     budget = budget_of(asked)
     chosen = read(asked if budget is None else START)
     if isinstance(chosen, Rival):
@@ -200,18 +203,6 @@ def _refuse(model: nn.Module, optimizer: Any) -> None:
 def _is_fully_sharded(model: nn.Module) -> bool:
     """Return whether `fully_shard` was called on this module; its code is not loaded where nobody has."""
     return any(parent.__name__ == "FSDPModule" for parent in type(model).__mro__)
-
-
-def _over_shards(method: ShardedMethod, model: nn.Module, worker: Worker, mesh: DeviceMesh | None) -> str:
-    """Return the strategy of a method for this model: over the dimensions of a mesh, or inside hosts and across."""
-    from laconic.parallel.fsdp.mesh import shard_process_group
-
-    owners = shard_process_group(model).size()
-    if mesh is None or mesh.ndim == 1:
-        one_host = worker.host_size >= owners or mesh is not None
-        return method.gradients() if one_host else method.gradients("node", "host")
-    outer, inner = mesh.mesh_dim_names or ("across", "inside")
-    return method.gradients(inner, outer) if owners == mesh.size() else f"[{method.alone}]@{inner} > [bsp]@{outer}"
 
 
 def _sharded_session(

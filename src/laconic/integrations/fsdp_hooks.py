@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from laconic.architecture.sharded import sharded_method
 from laconic.errors import ContractError, StrategyError
 from laconic.parallel.fsdp.mesh import (
     MeshWorker,
@@ -17,6 +18,7 @@ from laconic.parallel.fsdp.mesh import (
     split_tiers,
     tiers_of,
 )
+from laconic.parallel.fsdp.methods import advise_slices, among_owners
 from laconic.parallel.fsdp.session import gathered_weights
 from laconic.parallel.fsdp.sockets import Levels, Sockets
 from laconic.real.connect import connect
@@ -47,7 +49,8 @@ def fsdp_hooks(
 
     - `model`: the module that `fully_shard` was called on, and on parts of before.
     - `gradients`: how gradients are scattered to the owners of shards: a compression, or a tier for each dimension of
-      the mesh that the model is sharded on, inner to outer.
+      the mesh that the model is sharded on, inner to outer; or a method such as `zero_plus_plus`, which also says how
+      weights are gathered.
     - `weights`: how weights are gathered, such as `int8(256)`; default: as they are.
     - `replicas`: how gradients are averaged over replicas, a compression; `mesh` then has the dimension `replica`.
       Without it PyTorch averages those of a model that is sharded on a mesh of two dimensions, as they are.
@@ -60,6 +63,9 @@ def fsdp_hooks(
         raise ContractError(
             "fsdp_hooks() takes a model that fully_shard() was called on; write laconic.ddp_hook for DDP"
         )
+    if (method := sharded_method(str(gradients))) is not None:
+        gradients, weights = among_owners(method, model, worker, mesh), weights or method.weights
+        advise_slices(method, model, worker)
     strategy = Strategy.parse(gradients)
     owners = worker.adopt(shard_process_group(model))
     names = [name for _, name in tiers_of(strategy)]

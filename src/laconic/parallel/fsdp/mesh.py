@@ -84,6 +84,13 @@ def shard_process_group(model: nn.Module) -> dist.ProcessGroup:
     return found
 
 
+def replica_process_group(model: nn.Module) -> dist.ProcessGroup | None:
+    """Return the process group of this worker's shards in the replicas of a model, or None where PyTorch knows of no
+    replicas, since the mesh that it was sharded on has one dimension."""
+    info = parameter_group(_modules(model)[0]).mesh_info
+    return None if getattr(info, "replicate_mesh_dim", None) is None else info.replicate_process_group
+
+
 def _modules(model: nn.Module) -> list[Any]:
     found = list(sharded_modules(model).values())
     if not found:

@@ -16,7 +16,13 @@ from torch.optim import Optimizer
 from laconic.compression.optional import takes_factors_of
 from laconic.errors import ContractError, Disagreement, StrategyError
 from laconic.parallel.fsdp.checkpoint import load_shards, save_shards
-from laconic.parallel.fsdp.mesh import MeshWorker, shard_process_group, split_tiers, tiers_of
+from laconic.parallel.fsdp.mesh import (
+    MeshWorker,
+    replica_process_group,
+    shard_process_group,
+    split_tiers,
+    tiers_of,
+)
 from laconic.parallel.fsdp.sockets import Sockets
 from laconic.runtime.broadcast import broadcast_tensors
 from laconic.runtime.in_flight import InFlight, complete
@@ -25,8 +31,9 @@ from laconic.runtime.sharded.solo_group import SoloGroup
 from laconic.strategy import Sentence, Strategy, Tiers
 from laconic.worker import Group
 
-ALONE = "replica"
-"""The name of the outer tier of a model that has no replicas."""
+OUTSIDE = "replica"
+EVERY_STEP = Tiers(((Strategy.parse("bsp"), OUTSIDE),))
+"""What replicas do where the strategy says nothing of them: as PyTorch, they average in every step, uncompressed."""
 
 
 class ShardedSession(Session):
@@ -55,7 +62,7 @@ class ShardedSession(Session):
         if replicas is not None:
             _refuse_whole_tensors(replicas)
         else:
-            replicas, levels = _alone(), {ALONE: SoloGroup(worker.rank, worker.ledger)}
+            replicas, levels = EVERY_STEP, {OUTSIDE: _outside(worker, model, strategy, owners, group)}
         self.sockets = Sockets(worker, model, shards, weights, options.seed)
         self._whole = strategy
         self.saved_elsewhere = False
@@ -173,8 +180,20 @@ def _refuse_whole_tensors(replicas: Strategy) -> None:
         _refuse_whole_tensors(part)
 
 
-def _alone() -> Strategy:
-    return Tiers(((Strategy.parse("bsp"), ALONE),))
+def _outside(worker: MeshWorker, model: nn.Module, strategy: Strategy, owners: Group, group: Group) -> Group:
+    """Return the group in which replicas average that a strategy says nothing of: those of the mesh of two dimensions
+    on which the model was sharded; a worker by itself where there are none."""
+    replicas = replica_process_group(model)
+    if replicas is not None:
+        return worker.adopt(replicas)
+    if owners.size < group.size:
+        shards = strategy if isinstance(strategy, Tiers) else f"[{strategy}]@shard"
+        raise StrategyError(
+            f"the model is sharded over {owners.size} of {group.size} workers, and nothing says how its replicas meet: "
+            "give the whole mesh and a tier for the replicas, "
+            f'distribute(model, optimizer, "{shards} > [bsp]@replica", mesh=mesh)'
+        )
+    return SoloGroup(worker.rank, worker.ledger)
 
 
 def gathered_weights(text: str | None) -> Sentence:
