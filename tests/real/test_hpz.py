@@ -1,5 +1,4 @@
-"""ZeRO++'s hpZ: backward gathers slices inside hosts, with the bits of stage 3. PyTorch makes the mesh of the slices
-itself, which needs processes."""
+"""ZeRO++'s hpZ: backward gathers slices inside hosts, with the bits of stage 3."""
 
 from __future__ import annotations
 
@@ -16,6 +15,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 import laconic
+from laconic.worker import Kind
 from tests.real.handed_over import HandedOver
 from tests.real.pool import Pool, PoolRank
 from tests.sharded.references import whole_of
@@ -62,6 +62,28 @@ def sent(member: PoolRank, strategy: str, reshard: bool | int) -> dict[str, int]
         found[f"forward gather {where}"] = counted.total("gather", False, ranks)
         found[f"backward gather {where}"] = counted.total("gather", True, ranks)
     return found
+
+
+def short(mesh: Any, rank: int, strategy: str) -> tuple[list[float], float]:
+    """The losses of some steps with slices inside hosts, and the payload bytes that a worker sent."""
+    model: Any = sharded(mesh, reshard_after_forward=HOST)
+    optimizer: Any = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    model, optimizer = laconic.distribute(model, optimizer, strategy)
+    ledger = optimizer.session.worker.ledger
+    before = ledger.sent_bytes(Kind.PAYLOAD)
+    return steps_of(model, optimizer, 3, rank), ledger.sent_bytes(Kind.PAYLOAD) - before
+
+
+def short_on_processes(member: PoolRank, strategy: str) -> tuple[list[float], float]:
+    return short(init_device_mesh("cpu", (4,), mesh_dim_names=("shard",)), member.rank, strategy)
+
+
+@pytest.mark.parametrize("strategy", ["zeropp_hpz", "zero_plus_plus"])
+def test_virtual_workers_with_slices_have_the_bits_and_bytes_of_processes(pool: Pool, strategy: str) -> None:
+    def virtual() -> tuple[list[float], float]:
+        return short(laconic.init_device_mesh("cpu", (4,), mesh_dim_names=("shard",)), laconic.rank(), strategy)
+
+    assert pool.run(short_on_processes, strategy, workers=4) == laconic.simulate(virtual, 4).results
 
 
 @pytest.mark.technique("zeropp_hpz", check=2)

@@ -34,6 +34,7 @@ _REFUSED = (
 @contextmanager
 def guards() -> Iterator[None]:
     """Replace what a simulation changes in torch, and restore it afterwards."""
+    _keep_device_guard()
     shown: set[str] = set()
     with ExitStack() as stack:
         stack.enter_context(_replaced(dist, "is_initialized", _not_for_virtual_workers))
@@ -43,6 +44,16 @@ def guards() -> Iterator[None]:
         stack.enter_context(_replaced(torch, "compile", lambda original: _eager(original, shown)))
         stack.enter_context(_replaced(DataLoader, "__init__", lambda original: _in_process(original, shown)))
         yield
+
+
+def _keep_device_guard() -> None:
+    """Let this thread, which outlives the workers', be the one in which PyTorch makes its stand-in for a GPU.
+
+    A build for CUDA on a machine without a GPU makes it where sharded tensors are first planned, and every later thread
+    uses it: in a worker's own thread it ends with that worker, and the next one crashes (seen with torch 2.11).
+    """
+    if torch.version.cuda is not None and not torch.cuda.is_available():
+        torch._C._ensureCUDADeviceGuardSet()
 
 
 @contextmanager

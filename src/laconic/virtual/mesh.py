@@ -4,7 +4,8 @@
 size. So a virtual worker's mesh has process groups that know these two things and the group of virtual workers they
 stand for, and carry two operations for what a script does with sharded tensors between steps: it clips the norm of
 gradients, or looks at a whole parameter. This is the only module that builds a mesh by hand: PyTorch has no public way
-that needs no default process group.
+that needs no default process group. So it also makes the mesh that `fully_shard` makes by itself, of the slices that
+`reshard_after_forward=8` leaves inside hosts.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from torch import Tensor
 from torch._C._distributed_c10d import _register_process_group
 from torch.distributed import ReduceOp
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp._fully_shard import _fsdp_init
 
 from laconic.errors import ContractError
+from laconic.runtime import current_worker
 from laconic.virtual.worker import VirtualGroup, VirtualWorker
 
 _numbers = itertools.count()
@@ -118,3 +121,17 @@ class VirtualMesh(DeviceMesh):
     def _flatten(self, mesh_dim_name: str | None = None, backend_override: Any = None) -> VirtualMesh:
         name = mesh_dim_name or "_".join(self.mesh_dim_names or ("all",))
         return VirtualMesh(self._worker, self.device_type, self._ranks.reshape(-1), (name,))
+
+
+class _MeshOfSlices(DeviceMesh):
+    """What `fully_shard` calls for the mesh of slices: a mesh of virtual workers in one of them, PyTorch's own in
+    a process."""
+
+    def __new__(cls, device_type: str, ranks: torch.Tensor, **options: Any) -> Any:
+        worker = current_worker.current()
+        if isinstance(worker, VirtualWorker):
+            return VirtualMesh(worker, device_type, ranks, None)
+        return DeviceMesh(device_type, ranks, **options)
+
+
+_fsdp_init.DeviceMesh = _MeshOfSlices  # type: ignore[assignment, misc]

@@ -10,7 +10,6 @@ from torch import nn
 from laconic.architecture.sharded import ShardedMethod
 from laconic.errors import StrategyError
 from laconic.parallel.fsdp.mesh import parameter_group, shard_process_group, sharded_modules
-from laconic.real.worker import RealWorker
 from laconic.worker import Worker
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ def with_replicas(method: ShardedMethod, model: nn.Module, worker: Worker, mesh:
 def advise_slices(method: ShardedMethod, model: nn.Module, worker: Worker) -> None:
     """Say, where a method has slices of weights for each host (hpZ), that backward gathers from other hosts because
     `fully_shard` was not told of them."""
-    if type(method.reshard_after_forward) is not int or not isinstance(worker, RealWorker) or worker.rank:
+    if type(method.reshard_after_forward) is not int or worker.rank:
         return
     groups = [parameter_group(module) for module in sharded_modules(model).values()]
     freed = [group for group in groups if group.post_forward_mesh_info is group.mesh_info]

@@ -304,28 +304,45 @@ class WeightSocket:
         sockets = self._sockets
         if group.size() != sockets.scatter.size or not input_tensor.is_floating_point():
             # inside a host, from the slices kept there (`reshard_after_forward=k`), or in bytes of several types
-            handle = sockets.adopted(group).all_gather(input_tensor, out=output_tensor.view(group.size(), -1))
-            return _Later(handle.wait) if _on_cpu(output_tensor) else handle.wait() and None
+            return _done_by(output_tensor, self._as_it_is(input_tensor, output_tensor, sockets.adopted(group)))
         backward = torch._C._current_graph_task_id() != -1
         if not backward:
             sockets.clock.forward(self._name)
         exchange = InFlight(sockets.gather.gather(self._name, input_tensor, output_tensor, again=backward))
-        if _on_cpu(output_tensor):  # what is prefetched there is waited for when it is used
-            return _Later(lambda: complete([exchange]))
-        complete([exchange])
-        return None
+        return _done_by(output_tensor, lambda: complete([exchange]))
+
+    @staticmethod
+    def _as_it_is(shard: Tensor, out: Tensor, group: Group) -> Callable[[], None]:
+        """Begin to gather shards without a code, and return what ends it."""
+        rows = out.view(group.size, -1)
+        handle = group.all_gather(shard, out=rows)
+
+        def finish() -> None:
+            gathered = handle.wait()
+            if gathered.data_ptr() != rows.data_ptr():
+                rows.copy_(gathered)
+
+        return finish
 
 
 class _Later(dist.Work):
     """What `fully_shard` waits for before it uses the gathered weights."""
 
-    def __init__(self, finish: Callable[[], Any]) -> None:
+    def __init__(self, finish: Callable[[], None]) -> None:
         super().__init__()
         self._finish = finish
 
     def wait(self, timeout: Any = None) -> bool:
         self._finish()
         return True
+
+
+def _done_by(output: Tensor, finish: Callable[[], None]) -> _Later | None:
+    """End a gather now; on a CPU, where what is prefetched is waited for when it is used, return that as a handle."""
+    if _on_cpu(output):
+        return _Later(finish)
+    finish()
+    return None
 
 
 def _on_cpu(tensor: Tensor) -> bool:
