@@ -17,7 +17,7 @@ from laconic.frontier.shapes import SIZES, Shape, read_size, write_size
 from laconic.frontier.tables import FrontierError, tables
 from laconic.planner.runs import Run
 from laconic.strategy import Strategy
-from tests.frontier.rows import ladder
+from tests.frontier.rows import SLOPE, ladder
 
 DILOCO, SPARSE = "diloco(30)", "diloco(30) / chunk_topk(k=32)+two_bit+ef"
 GAPS = {DILOCO: 0.01, SPARSE: 0.015, "bsp / power_sgd(4)+ef": 0.02, "bsp / cast_bf16": 0.0}
@@ -56,7 +56,7 @@ def test_the_speed_up_is_the_ratio_of_steps_times_the_tokens() -> None:
 
 def test_offers_are_in_the_order_of_the_lower_ends_of_their_speed_ups() -> None:
     for cell in usual().cells:
-        gains = [(offer.reaches, offer.speed_up.low) for offer in cell.offers]
+        gains = [(offer.reaches, not offer.dominated, offer.speed_up.low) for offer in cell.offers]
         assert gains == sorted(gains, reverse=True)
 
 
@@ -72,6 +72,19 @@ def test_a_method_does_not_win_by_how_little_is_known_of_it() -> None:
     means = {offer.method.name: offer.speed_up.middle for offer in cell.offers}
     assert all(offer.pays for offer in cell.offers) and means[vague] > means[known]
     assert cell.best is not None and cell.best.method.name == known
+
+
+def test_a_gap_that_was_larger_everywhere_does_not_win_because_it_falls_faster() -> None:
+    """Two methods that send the same: the one that was worse at both sizes shrinks by a larger share between them."""
+    steady, steep = DILOCO, "diloco(30, lr=1.0)"
+    small = ladder({steady: 0.02, steep: 0.04}, noise=0.0001)
+    large = [run for run in ladder({steady: 0.015, steep: 0.016}, noise=0.0001, rungs=("breadth", "depth"))
+             if run.rung == "depth"]  # fmt: skip
+    cell = mapped([*small, *large], (1e9,), (50e6,)).cells[0]
+    offers = {offer.method.name: offer for offer in cell.offers}
+    assert offers[steep].speed_up.middle > offers[steady].speed_up.middle
+    assert offers[steep].dominated and not offers[steady].dominated
+    assert cell.best is not None and cell.best.method.name == steady
 
 
 def test_gaps_are_converted_by_the_curve_of_the_nearest_size() -> None:
@@ -133,6 +146,34 @@ def test_what_ends_too_far_from_ddp_never_pays_and_comes_last() -> None:
     found = {offer.method.name: (offer.reaches, offer.pays, offer.speed_up.middle > 1) for offer in cell.offers}
     assert found[DILOCO] == found["diloco(10)"] == (True, True, True)
     assert found["diloco(100)"] == (False, False, True) and cell.offers[-1].method.name == "diloco(100)"
+
+
+def test_what_ddp_reaches_on_less_than_half_of_its_tokens_is_too_far_however_few_were_tried() -> None:
+    """DDP on a tenth of its tokens ends 15 % higher: a gap of 10 % is converted, and still pays nowhere."""
+    rows = list(ladder({DILOCO: 0.04, "diloco(100)": 0.1}, noise=0.0001))
+    tenths = [run for run in rows if run.purpose == "fewer" and run.share == 0.5]
+    rows += [replace(run, steps=150, loss=run.final * (0.1 / 0.5) ** -SLOPE) for run in tenths]
+    (table,) = tables(rows)
+    tokens = {line.method.name: (line.tokens_measured, line.tokens) for line in table.lines}
+    measured, share = tokens["diloco(100)"]
+    assert measured and share is not None and share.middle == pytest.approx(1.1 ** (-1 / SLOPE), rel=0.05)
+    offers = {offer.method.name: offer for offer in mapped(rows, (3e6,), (50e6,)).cells[0].offers}
+    assert offers[DILOCO].pays
+    assert not offers["diloco(100)"].reaches and not offers["diloco(100)"].pays
+
+
+def test_one_seed_is_given_the_widest_interval_of_its_rung() -> None:
+    """Not its own from another rung, where it happened to be narrow."""
+    both = ladder({DILOCO: 0.02, SPARSE: 0.02}, rungs=("breadth", "depth"))
+    spread = {1: 0.99, 2: 1.0, 3: 1.01}
+    rows = []
+    for run in both:
+        if run.rung == "depth" and run.purpose == "report" and run.sentence == DILOCO:
+            run = replace(run, loss=run.final * spread[run.seed])
+        if not (run.rung == "depth" and run.sentence == SPARSE and run.purpose == "report" and run.seed > 1):
+            rows.append(run)
+    halves = {one.method.name: one.trend.rungs[-1].half for one in contenders(tables(rows), "bytes", 8)}
+    assert halves[SPARSE] == halves[DILOCO] > 0.02
 
 
 def test_one_seed_borrows_the_interval_of_others_and_pays_nothing_where_there_is_none() -> None:

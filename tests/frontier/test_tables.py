@@ -166,6 +166,11 @@ def test_a_rate_at_the_edge_of_the_grid_is_marked() -> None:
     assert warnings(alone) == "only one rate was tried"
 
 
+def test_a_grid_on_which_all_rates_end_alike_is_marked() -> None:
+    flat = [replace(run, loss=1.3 + abs(run.lr - BEST)) if run.purpose == "rate" else run for run in ladder(GAPS)]
+    assert warnings(flat) == "runs at all its rates end within 3 %: that 0.001 was best may be chance"
+
+
 def test_a_reported_seed_that_chose_the_rate_is_marked() -> None:
     assert warnings(changed(ladder(GAPS), "rate", seed=2)) == "seed 2 chose the rate and is reported"
 

@@ -48,6 +48,19 @@ def test_a_gap_that_shrinks_does_so_by_the_same_share_and_is_not_credited_for_ce
     assert all(one.high >= 0.011 for one in at)
 
 
+def test_the_share_by_which_a_gap_shrinks_is_the_one_that_was_measured() -> None:
+    """From 40 to 10 % over a threefold size is to 0.053 times as much over a tenfold one, and so it goes on."""
+    found = Trend((Rung(THREE, 0.4, 0.01), Rung(3 * THREE, 0.1, 0.01)))
+    assert found.at(9 * THREE).middle == pytest.approx(0.025)
+    assert found.at(30 * THREE).middle == pytest.approx(0.1 * (1 / 4) ** (1 / math.log10(3)))
+    assert found.at(9 * THREE).low < 0.025 * 0.9
+
+
+def test_a_gap_that_shrank_to_none_is_not_continued() -> None:
+    assert Trend((Rung(THREE, 0.02, 0.001), Rung(TEN, -0.001, 0.001))).at(1e9).middle == -0.001
+    assert Trend((Rung(THREE, -0.01, 0.001), Rung(TEN, 0.03, 0.0), Rung(THIRTY, -0.02, 0.0))).at(1e9).middle == -0.02
+
+
 @given(st.lists(st.floats(-0.05, 0.3), min_size=1, max_size=3), st.floats(0, 0.02), st.floats(6.5, 11), st.floats(0, 1))
 def test_intervals_hold_their_middle_and_widen(gaps: list[float], half: float, size: float, more: float) -> None:
     found = trend(*gaps, half=half)

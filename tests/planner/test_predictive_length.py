@@ -36,6 +36,22 @@ def test_a_length_counts_if_all_longer_ones_predict_too() -> None:
     assert predictive_length(HERE, rows({300: SAME, 1500: SWAPPED})) is None
 
 
+def test_runs_that_choose_a_rate_count_at_the_rate_that_is_reported() -> None:
+    def choosing(losses: dict[str, float], lr: float) -> list[Run]:
+        return [run(text, 0, loss, purpose="rate", steps=600, lr=lr) for text, loss in losses.items()]
+
+    found = predictive_length(HERE, [*rows({}), *choosing(SAME, 0.001), *choosing(SWAPPED, 0.004)])
+    assert found is not None and found.steps == 600
+    assert predictive_length(HERE, [*rows({}), *choosing(SWAPPED, 0.001), *choosing(SAME, 0.004)]) is None
+
+
+def test_a_size_with_too_few_strategies_does_not_speak_against_another() -> None:
+    few = {text: SAME[text] for text in ("bsp", "local(4)")}
+    small = rows({100: few}, rung="breadth", parameters=3_000_000)
+    found = predictive_length(HERE, [*rows({300: SAME}), *small])
+    assert found is not None and found.steps == 300
+
+
 def test_regret_is_what_the_first_of_the_short_runs_ends_with_above_the_best() -> None:
     found = predictive_length(HERE, rows({300: NEIGHBOURS}))
     assert found is not None and found.regret == pytest.approx(0.008) and found.correlation == pytest.approx(0.9)

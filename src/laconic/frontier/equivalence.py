@@ -13,6 +13,9 @@ from laconic.planner.runs import Run
 LEAST, MOST = 0.01, 2.0
 """The shares between which a loss is converted at all; outside the shares that were measured the curve's end is
 continued."""
+FEWEST = 0.5
+"""The least share of DDP's tokens for which a method still counts as reaching DDP's loss. What its remaining tokens
+would gain was measured for DDP alone; the fewer DDP needs, the more would rest on that."""
 
 
 @dataclass(frozen=True)
@@ -37,16 +40,20 @@ class Equivalence:
     def spread(self, ratio: Spread) -> Spread:
         """Return the share with its interval, whose lower end belongs to the largest loss. Where DDP was never trained
         on so few samples that its loss was as large, that end is not known (NaN)."""
-        least = _or_nan(self, ratio.high) if ratio.high <= self.points[0][1] else nan
+        least = _or_nan(self, ratio.high) if self._measured(ratio.high) else nan
         return Spread(self.share(ratio.middle), least, _or_nan(self, ratio.low))
 
     def reached(self, ratio: float) -> bool:
-        """Return whether DDP on the least share of the samples that was run ends no lower than this ratio."""
-        return ratio <= self.points[0][1]
+        """Return whether DDP ends no lower than this ratio on half of the samples, and on the fewest that were run."""
+        return self._measured(ratio) and self.share(ratio) >= FEWEST * (1 - 1e-9)
 
     def within(self, ratio: float) -> bool:
         """Return whether the ratio lies between measured ones."""
-        return self.points[-1][1] <= ratio and self.reached(ratio)
+        return self.points[-1][1] <= ratio and self._measured(ratio)
+
+    def _measured(self, ratio: float) -> bool:
+        """Return whether DDP on the least share of the samples that was run ends no lower than this ratio."""
+        return ratio <= self.points[0][1]
 
 
 def equivalence(fewer: Iterable[Run], full: Sequence[Run], lr: float) -> Equivalence | None:

@@ -3,8 +3,8 @@ nothing pays."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import exp, inf, isfinite, log, nan, sqrt
 
 from laconic.experiments.statistics import Spread
@@ -44,6 +44,11 @@ class Contender:
         """Return how gaps convert to tokens at a size: as they do at the nearest one that was measured."""
         return self.equivalences[min(self.equivalences, key=lambda measured: abs(log(measured / parameters)))]
 
+    def never_ahead_of(self, other: Contender) -> bool:
+        """Return whether at every size at which this one was measured the other one's gap is smaller."""
+        theirs = {rung.parameters: rung.gap for rung in other.trend.rungs}
+        return all(rung.gap > theirs.get(rung.parameters, inf) for rung in self.trend.rungs)
+
     def loss_ratio(self, parameters: float) -> Spread:
         """Return its loss over DDP's at a size."""
         gap = self.trend.at(parameters)
@@ -56,8 +61,9 @@ class Offer:
 
     The speed-up is DDP's step time over the method's, times the method's share of DDP-equivalent tokens. Its interval
     joins that of the loss over seeds and the errors that predictions of steps were measured to have. A method `reaches`
-    DDP's loss where its own is no higher than DDP's on the fewest tokens that DDP was run on: what is farther away has
-    no tokens that anybody measured.
+    DDP's loss where its own is no higher than DDP's on half of the tokens: what is farther away is no loss of DDP's.
+    Where its loss is extrapolated it is `dominated` by another whose steps take no longer and whose loss was lower at
+    every size at which it was measured, since a gap that falls faster because it was larger is no reason to prefer it.
     """
 
     name: str
@@ -67,6 +73,7 @@ class Offer:
     reaches: bool
     basis: Basis
     speed_up: Spread
+    dominated: bool = False
 
     @property
     def pays(self) -> bool:
@@ -77,7 +84,8 @@ class Offer:
 @dataclass(frozen=True)
 class Cell:
     """One bandwidth and one size: DDP's time of a step, and every method's offer. Those that reach DDP's loss come
-    first, by the lower ends of their speed-ups, so that a method does not win by how little is known of it."""
+    first, those that are dominated behind the others, by the lower ends of their speed-ups, so that a method does not
+    win by how little is known of it."""
 
     bits_per_second: float
     size: float
@@ -89,7 +97,7 @@ class Cell:
     def best(self) -> Offer | None:
         """The method that is the fastest to DDP's loss at the lower end of its interval, if it pays for certain; None:
         nothing pays."""
-        return next((offer for offer in self.offers if offer.pays), None)
+        return next((offer for offer in self.offers if offer.pays and not offer.dominated), None)
 
 
 @dataclass(frozen=True)
@@ -141,13 +149,14 @@ def draw(
 ) -> Map:
     """Return the map of these methods."""
     cells = []
+    better = {one.name: {other.name for other in found if one.never_ahead_of(other)} for one in found}
     for size in sizes:
         shape = Shape(size, workers, VOCABULARIES.get(task, 256))
         clock = Clock(shape)
         for rate in bandwidths() if rates is None else rates:
             ddp = clock.ddp(rate)
             offers = [_offer(one, clock, ddp, rate) for one in found]
-            ordered = sorted(offers, key=_place)
+            ordered = sorted((_compared(offer, offers, better[offer.name]) for offer in offers), key=_place)
             cells.append(Cell(rate, size, ddp, clock.computing_seconds, tuple(ordered)))
     largest = max((one.trend.measured_up_to for one in found), default=0)
     return Map(task, workers, tuple(found), tuple(cells), largest)
@@ -161,15 +170,16 @@ def _contends(line: Line, table: Table) -> bool:
 
 
 def _contender(found: Sequence[tuple[Table, Line]], tables: Sequence[Table]) -> Contender:
-    """Join a method's lines of several rungs; a single seed is given the widest interval known of it, or of others.
+    """Join a method's lines of several rungs; a single seed is given the widest interval of any method on its rung, or
+    of all rungs where it has none.
 
     Phases that end at a step are the same method where they end at the same share of the steps.
     """
     ordered = sorted(found, key=lambda entry: entry[0].parameters)
     gaps = {table.parameters: line.gap_by_t for table, line in ordered if line.gap_by_t is not None}
-    others = [line.gap_by_t for table in tables for line in table.lines if line.gap_by_t is not None]
-    otherwise = _widest(list(gaps.values())) or _widest(others) or nan
-    rungs = tuple(Rung.of(size, gap, otherwise) for size, gap in sorted(gaps.items()))
+    known = {one.parameters: [line.gap_by_t for line in one.lines if line.gap_by_t is not None] for one in tables}
+    anywhere = _widest([gap for of_rung in known.values() for gap in of_rung]) or nan
+    rungs = tuple(Rung.of(size, gap, _widest(known[size]) or anywhere) for size, gap in sorted(gaps.items()))
     table, line = ordered[-1]
     traffic = Traffic(line.bytes_per_step, table.parameters, line.tuned.reported[0].steps)
     curves = {one.parameters: one.equivalence for one in tables if one.equivalence is not None}
@@ -195,9 +205,19 @@ def _offer(one: Contender, clock: Clock, ddp: StepTime, rate: float) -> Offer:
     return Offer(one.name, one.method, step, tokens, reaches, one.trend.basis(size), gain)
 
 
-def _place(offer: Offer) -> tuple[bool, float, float]:
+def _compared(offer: Offer, offers: Sequence[Offer], better: Collection[str]) -> Offer:
+    """Mark an offer whose loss is extrapolated where it is dominated by one of those whose losses were lower."""
+    if offer.basis == "measured":  # there the intervals say which is ahead
+        return offer
+    as_fast = (1 + 1e-9) * offer.step.seconds
+    return replace(
+        offer, dominated=any(one.name in better and one.reaches and one.step.seconds <= as_fast for one in offers)
+    )
+
+
+def _place(offer: Offer) -> tuple[bool, bool, float, float]:
     low = offer.speed_up.low
-    return not offer.reaches, inf if low != low else -low, -offer.speed_up.middle
+    return not offer.reaches, offer.dominated, inf if low != low else -low, -offer.speed_up.middle
 
 
 def _apart(larger: float, smaller: float) -> float:

@@ -206,7 +206,8 @@ def _shrinks_with_size(tables: Sequence[Table]) -> Iterator[Pair]:
         groups.setdefault(key[:-1], []).append(best[key])
     for group in groups.values():
         for small, large in pairwise(group):
-            where = f"{large.table.task}, gaps"
+            lengths = " and ".join(f"{one.table.samples_per_parameter:.2g}" for one in (small, large))
+            where = f"{large.table.task}, gaps after {lengths} samples a parameter"
             yield Pair(where, _with_size(large), _with_size(small), _gaps(large), _gaps(small))
 
 

@@ -8,7 +8,7 @@ from math import isfinite
 from typing import Literal
 
 from laconic.experiments.statistics import Spread, paired
-from laconic.frontier.student import student_gap
+from laconic.experiments.student import student_gap
 
 Verdict = Literal["holds", "refuted", "undecided", "no data"]
 FEWER_BYTES = 50.0

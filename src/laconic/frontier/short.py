@@ -14,6 +14,7 @@ from laconic.frontier.methods import Method
 from laconic.frontier.tables import Table, within
 
 NEAR = 0.05  # the gap to DDP up to which methods are compared: the others are easily told apart
+FEWEST = 4  # methods of which a rank correlation says something
 
 
 @dataclass(frozen=True)
@@ -22,10 +23,17 @@ class ShortRuns:
 
     share: float  # of a full run's steps
     methods: int
-    correlation: float | None  # Spearman's; None where fewer than three methods were run both ways
+    correlation: float | None  # Spearman's; None where fewer than four methods were run both ways
     chosen: Method  # by the short runs
     best: Method
     regret: float  # loss of the chosen method's full run over the best one's, less 1
+
+    @property
+    def ranked(self) -> str:
+        """How well the short runs rank the methods, in words."""
+        if self.correlation is None:
+            return "they are too few for a rank correlation"
+        return f"the rank correlation is {self.correlation:.2f}"
 
 
 def short_runs(table: Table) -> Iterator[ShortRuns]:
@@ -45,6 +53,5 @@ def short_runs(table: Table) -> Iterator[ShortRuns]:
             continue
         short, full = [fmean(found[m]) for m in methods], [near[m].loss for m in methods]
         chosen, best = methods[int(np.argmin(short))], methods[int(np.argmin(full))]
-        yield ShortRuns(
-            share, len(methods), spearman(short, full), chosen, best, near[chosen].loss / near[best].loss - 1
-        )
+        correlation = spearman(short, full) if len(methods) >= FEWEST else None
+        yield ShortRuns(share, len(methods), correlation, chosen, best, near[chosen].loss / near[best].loss - 1)

@@ -11,9 +11,9 @@ from statistics import fmean
 
 from laconic.errors import LaconicError
 from laconic.experiments.statistics import Spread, bootstrap_ratio
+from laconic.experiments.student import student_gap
 from laconic.frontier.equivalence import Equivalence, equivalence
 from laconic.frontier.methods import Method, last_sentence
-from laconic.frontier.student import student_gap
 from laconic.frontier.tuning import Tuned, tuned
 from laconic.planner.runs import FOLDER, Run, parsed
 
@@ -78,6 +78,11 @@ class Table:
         """The line of tuned DDP under the table's optimizer."""
         own = [line for line in self.lines if line.method.is_plain and line.method.optimizer == self.optimizer]
         return max(own, key=lambda line: line.method.workers, default=None)
+
+    @property
+    def samples_per_parameter(self) -> float:
+        """How long a whole run is for the size of the model."""
+        return max(run.full_steps * run.samples_per_step for run in self.runs) / self.parameters
 
     def line(self, method: Method) -> Line | None:
         return next((line for line in self.lines if line.method == method), None)

@@ -38,12 +38,21 @@ class Trend:
     @property
     def slope(self) -> float | None:
         """The change of the gap for each tenfold size, by least squares; None where one size was measured."""
-        return None if len(self.rungs) < 2 else log(10) * sum(c * r.gap for c, r in zip(*self._slopes, strict=True))
+        return None if len(self.rungs) < 2 else self._change([rung.gap for rung in self.rungs])
 
     @property
     def slope_half(self) -> float:
         """Half the width of the slope's interval."""
-        return log(10) * _norm([c * r.half for c, r in zip(*self._slopes, strict=True)])
+        return self._change_half([rung.half for rung in self.rungs])
+
+    @property
+    def shrinking(self) -> tuple[float, float]:
+        """The change of the gap's logarithm for each tenfold size, and half the width of its interval; zero where a
+        gap that has none was measured, and where the logarithms grow."""
+        if any(rung.gap <= 0 for rung in self.rungs):
+            return 0.0, 0.0
+        change = self._change([log(rung.gap) for rung in self.rungs])
+        return min(0.0, change), self._change_half([rung.half / rung.gap for rung in self.rungs])
 
     @property
     def measured_up_to(self) -> int:
@@ -60,17 +69,20 @@ class Trend:
 
         Beyond the largest rung a gap that grows does so by as much for each tenfold size, and one that shrinks does so
         by the same share, so that no trend is credited with reaching DDP's loss. The ends of the interval are those of
-        the largest rung along the ends of the slope's interval; the upper one never shrinks, the lower one never grows.
+        the largest rung: the upper one grows as fast as the slope's interval allows and never shrinks, the lower one
+        shrinks as fast as that of the share allows and never grows.
         """
         last = self.rungs[-1]
         if parameters <= last.parameters or self.slope is None:
             return self._between(parameters)
         tenfolds = log10(parameters / last.parameters)
         low, high = last.gap - last.half, last.gap + last.half
+        by_share, half = self.shrinking
+        middle = last.gap + self.slope * tenfolds if self.slope >= 0 else _shrunk(last.gap, by_share, tenfolds)
         return Spread(
-            _onward(last.gap, self.slope, tenfolds),
-            _onward(low, min(0.0, self.slope - self.slope_half), tenfolds),
-            _onward(high, max(0.0, self.slope + self.slope_half), tenfolds),
+            middle,
+            min(middle, _shrunk(low, by_share - half, tenfolds)) if half == half else nan,
+            high + max(0.0, self.slope + self.slope_half) * tenfolds,
         )
 
     def _between(self, parameters: float) -> Spread:
@@ -85,21 +97,26 @@ class Trend:
         half = small.half if share == 0 else _norm([(1 - share) * small.half, share * large.half])
         return Spread(middle, middle - half, middle + half)
 
+    def _change(self, values: Sequence[float]) -> float:
+        """Return by how much the rungs' values change for each tenfold size, by least squares."""
+        return log(10) * sum(weight * value for weight, value in zip(self._weights, values, strict=True))
+
+    def _change_half(self, halves: Sequence[float]) -> float:
+        return log(10) * _norm([weight * half for weight, half in zip(self._weights, halves, strict=True)])
+
     @property
-    def _slopes(self) -> tuple[list[float], Sequence[Rung]]:
-        """Return the rungs' weights in the slope of least squares over the logarithm of the size, and the rungs."""
+    def _weights(self) -> list[float]:
+        """The rungs' weights in the slope of least squares over the logarithm of the size."""
         places = [log(rung.parameters) for rung in self.rungs]
         mean = fmean(places)
         spread = sum((place - mean) ** 2 for place in places)
-        return [(place - mean) / spread for place in places], self.rungs
+        return [(place - mean) / spread for place in places]
 
 
 def _norm(parts: Sequence[float]) -> float:
     return nan if any(part != part for part in parts) else sqrt(sum(part * part for part in parts))
 
 
-def _onward(gap: float, slope: float, tenfolds: float) -> float:
-    """Return a gap so many tenfold sizes further; one that shrinks keeps its sign, one below zero stays."""
-    if slope >= 0:
-        return gap + slope * tenfolds
-    return gap * exp(slope * tenfolds / gap) if gap > 0 else gap
+def _shrunk(gap: float, by_share: float, tenfolds: float) -> float:
+    """Return a gap so many tenfold sizes further, which keeps its sign; one below zero stays."""
+    return gap * exp(by_share * tenfolds) if gap > 0 else gap

@@ -11,6 +11,8 @@ from laconic.frontier.methods import Method, steps_outside
 from laconic.planner.runs import Run
 
 AT_THE_EDGE = "at the edge of the grid"
+FLAT = 0.03
+"""The span of the losses at all rates of a grid up to which one run each does not tell its rates apart."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,8 @@ def _about_rate(best: float, tried: Sequence[tuple[float, float]]) -> Iterator[s
         yield "it diverged at every rate that was tried"
     elif len(tried) == 1:
         yield "only one rate was tried"
+    elif max(losses := [loss for _, loss in tried]) <= (1 + FLAT) * min(losses):
+        yield f"runs at all its rates end within {100 * FLAT:g} %: that {best:g} was best may be chance"
     elif best in (tried[0][0], tried[-1][0]):
         yield f"the best rate, {best:g}, is {AT_THE_EDGE}"
 

@@ -186,7 +186,8 @@ def _losses_noted(training: Training, shown: Sequence[Candidate]) -> Iterator[st
     for task, parameters in dict.fromkeys((risk.task, risk.parameters) for risk in measured):
         yield f"losses as measured on {task}, {here}, {parameters:,} parameters; 95 % intervals over seeds"
     if any(candidate.is_unknown for candidate in shown):
-        yield f"unknown here: nobody has measured what these strategies do to the loss of {here} of this size"
+        which = "the other" if measured else "these"
+        yield f"unknown here: nobody has measured what {which} strategies do to the loss of {here} of about this size"
 
 
 def _estimates(pricer: Pricer, strategies: Sequence[Strategy]) -> Iterator[str]:

@@ -12,6 +12,7 @@ from laconic.planner import runs
 from laconic.planner.risk import Training
 
 NEAR = 0.05  # strategies further above `bsp` than that need no long run to be told apart
+SHORT = ("short", "rate")  # purposes of runs that are shorter than those reported, with a schedule of their own
 LEAST_STRATEGIES = 4
 LEAST_CORRELATION = 0.8
 MOST_REGRET = 0.01
@@ -36,7 +37,8 @@ class PredictiveLength:
 def predictive_length(training: Training, rows: Iterable[runs.Run] | None = None) -> PredictiveLength | None:
     """Return the shortest length that predicts in trainings like this one, as all longer ones that were tried do.
 
-    Of several tasks and sizes the longest such length counts; None where there is one without, or nothing was measured.
+    Runs that choose a rate are short runs too, at the rate that they choose. Of several tasks and sizes the longest
+    such length counts; None where there is one without, or nothing was measured.
     """
     found: list[PredictiveLength | None] = []
     groups: dict[tuple[object, ...], list[runs.Run]] = defaultdict(list)
@@ -45,9 +47,10 @@ def predictive_length(training: Training, rows: Iterable[runs.Run] | None = None
         if like.circumstances == training.circumstances and not row.skewed:
             groups[row.task, row.rung, row.parameters, row.samples_per_step].append(row)
     for group in groups.values():
-        lengths = sorted({row.steps for row in group if row.purpose == "short"}, reverse=True)
-        if lengths:
-            found.append(_shortest([_judged(group, steps) for steps in lengths]))
+        lengths = sorted({row.steps for row in group if row.purpose in SHORT}, reverse=True)
+        judged = [_judged(group, steps) for steps in lengths]
+        if any(length is not None for length in judged):
+            found.append(_shortest(judged))
     known = [length for length in found if length is not None]
     return max(known, key=lambda length: length.steps, default=None) if len(known) == len(found) else None
 
@@ -66,7 +69,9 @@ def _judged(group: Iterable[runs.Run], steps: int) -> PredictiveLength | None:
     """Return how well runs of so many steps predict, among strategies near `bsp`; None where there are too few."""
     rows = list(group)
     full = _means(row for row in rows if row.purpose == "report")
-    short = _means(row for row in rows if row.purpose == "short" and row.steps == steps)
+    rates = {(row.sentence, row.lr) for row in rows if row.purpose == "report"}
+    at_rates = (row for row in rows if (row.sentence, row.lr) in rates)
+    short = _means(row for row in at_rates if row.purpose in SHORT and row.steps == steps)
     plain = next((full[row.sentence] for row in rows if row.is_plain and row.sentence in full), None)
     near = [text for text in short if plain is not None and full.get(text, float("inf")) <= (1 + NEAR) * plain]
     if len(near) < LEAST_STRATEGIES:

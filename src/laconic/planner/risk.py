@@ -1,7 +1,8 @@
 """The risk of a strategy: its effect on the final loss where it was measured in trainings like the one that is planned.
 
 Like it is a training of the same kind of model, with the same optimizer and number of workers, of a model that is not
-a hundred times larger or smaller. Of others nothing is inferred: what a strategy does there is unknown. The rows are
+ten times larger or smaller: gaps of language models of 3 and 11 million parameters differ by factors of two to four.
+Of others nothing is inferred: what a strategy does there is unknown. The rows are
 those of `runs` and, for small classifiers, of `measured/accuracy.csv`, made by `bench/accuracy.py`; docs/accuracy.md
 says how far they can be trusted.
 """
@@ -18,7 +19,7 @@ from typing import Literal
 
 from laconic.cost.from_profile import tensors_of
 from laconic.errors import LaconicError
-from laconic.experiments.statistics import bootstrap_ratio
+from laconic.experiments.student import student_gap
 from laconic.language.word import Word
 from laconic.planner import runs
 from laconic.planner.guarantee import guarantee_of
@@ -33,7 +34,7 @@ __all__ = ["DIVERGED", "MeasuredLoss", "MeasuredRisk", "Training", "guarantee_of
 TABLE = Path(__file__).parent / "measured" / "accuracy.csv"
 DIVERGED = 1000.0
 """The ratio of a strategy with which a training diverged, or ended further above `bsp` than that."""
-FARTHEST = 100.0
+FARTHEST = 10.0
 """How many times larger or smaller the measured model may be."""
 Circumstances = tuple[Kind, str, int]
 _TABLE_TASK, _TABLE_OPTIMIZER, _TABLE_PARAMETERS = "digits", "sgd", 38_282
@@ -157,11 +158,9 @@ def of_runs(rows: Iterable[runs.Run]) -> Iterator[MeasuredRisk]:
             if len(losses) < 2:
                 continue
             row = next(iter(by_seed.values()))
-            spread = bootstrap_ratio(losses, plain)
+            gap = student_gap(losses, plain)
             ratio, low, high = (
-                (DIVERGED,) * 3
-                if spread is None
-                else (min(DIVERGED, r) for r in (spread.middle, spread.low, spread.high))
+                (DIVERGED,) * 3 if gap is None else (min(DIVERGED, 1 + x) for x in (gap.middle, gap.low, gap.high))
             )
             risk = Risk(ratio, low, high, row.workers, row.task, sentence, row.parameters)
             yield from _parsed(sentence, Training(row.kind, row.optimizer, row.workers, row.parameters), risk)

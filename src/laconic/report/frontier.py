@@ -18,7 +18,6 @@ from laconic.report.frontier_json import to_json
 from laconic.report.page.frontier import render
 from laconic.report.page.frontier_cells import LINE_COLUMNS, OFFER_COLUMNS, about, line_cells, offer_cells, warnings
 from laconic.report.page.frontier_map import letter, signs
-from laconic.report.page.units import MISSING
 from laconic.units import write_rate
 
 _PIPED = 160  # columns, where standard output is no terminal
@@ -57,9 +56,8 @@ def show(found: Frontier, console: Console | None = None) -> None:
     console.print(_grid(("ordering", "verdict", "pairs"), list(orderings(found))))
     for table, one in found.short:
         say(
-            f"{table.title}: runs of {100 * one.share:.3g} % of the steps rank {one.methods} methods within 5 % of DDP "
-            f"with a correlation of {MISSING if one.correlation is None else f'{one.correlation:.2f}'}; choosing by "
-            f"them costs {100 * one.regret:.2f} % of loss."
+            f"{table.title}: among {one.methods} methods within 5 % of DDP, itself included, choosing by runs of "
+            f"{100 * one.share:.3g} % of the steps costs {100 * one.regret:.2f} % of loss; {one.ranked}."
         )
     if found.here is not None:
         say(f"\nTime to the loss of tuned DDP at {found.place}", "bold")

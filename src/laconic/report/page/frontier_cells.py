@@ -21,7 +21,8 @@ def about(table: Table) -> str:
     devices = ", ".join(sorted({run.device for run in table.runs if run.device})) or "an unnamed device"
     return (
         f"{table.title}: {table.parameters / 1e6:.3g} M parameters, {table.workers} workers, {table.optimizer}, "
-        f"{steps:,} steps; {len(table.runs)} runs, {minutes:.0f} min of {devices}"
+        f"{steps:,} steps, {table.samples_per_parameter:.2g} samples a parameter; {len(table.runs)} runs, "
+        f"{minutes:.0f} min of {devices}"
     )
 
 
