@@ -10,7 +10,7 @@ FLOWER := $(VENV)-flower/.ready
 export PYTHONDONTWRITEBYTECODE =
 export PYTHONPYCACHEPREFIX = $(abspath $(VENV))/pycache
 
-.PHONY: setup lint test test-long test-frameworks test-flower test-all demo clean
+.PHONY: setup lint collected test test-long test-frameworks test-flower test-all demo clean
 
 setup: $(READY)
 
@@ -32,8 +32,13 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
+# Both processes of a suite compile all tests, each for itself: one does it for them, beside the checks of style and types.
+collected: $(READY)
+	$(BIN)/python -m pytest --collect-only -qq >$(VENV)/collected || { cat $(VENV)/collected; exit 1; }
+
 # What a change must pass: every word on the virtual engine, the property suite, one test on processes per mechanism.
-test: lint
+test: $(READY)
+	$(MAKE) --jobs=2 --output-sync lint collected
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not long"
 
 # What is left out there: trainings to a loss, the same on more seeds, draws and sentences, faults of whole runs.
