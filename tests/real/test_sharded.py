@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import get_state_dict
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
@@ -160,6 +160,48 @@ def test_small_groups_gather_densely_inside_and_coded_across(pool: Pool) -> None
         assert dense - coded == 3 * 4 * sum(shards) - across
         inside = coded - across - 3 * 4 * sum(shards)  # gradients go to their owners as they are
         assert inside == 4 * 2 * sum(shards)  # one half, which its neighbour has not
+
+
+def coded(member: PoolRank) -> tuple[Any, Any]:
+    model: Any = sharded(mesh_of(member))
+    optimizer: Any = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    how = {"weights": "int8(256)", "process_group": member.process_group}
+    return laconic.distribute(model, optimizer, "int8(64)+ef", **how)
+
+
+def coded_and_compiled(member: PoolRank, what: str) -> list[float]:
+    model, optimizer = coded(member)
+    if what == "blocks":
+        for block in list(model)[:3]:
+            block.compile(backend="aot_eager")
+    run = torch.compile(model, backend="aot_eager") if what == "the model" else model
+    return steps_of(run, optimizer, 3, member.rank)
+
+
+@pytest.mark.parametrize("what", first_of(["the model", "blocks"], 1))
+def test_what_is_compiled_sends_the_same_codes(pool: Pool, what: str) -> None:
+    assert pool.run(coded_and_compiled, what) == pool.run(coded_and_compiled, "nothing")
+
+
+def back_and_forth(member: PoolRank) -> bool:
+    """Whether PyTorch's own state dict of what `distribute` returned leads back to where it was taken."""
+    model, optimizer = coded(member)
+    steps_of(model, optimizer, 2, member.rank)
+    states = copy.deepcopy(get_state_dict(model, optimizer))
+    before = whole_of(model)
+    steps_of(model, optimizer, 2, member.rank)
+    changed = not all(torch.equal(a, b) for a, b in zip(whole_of(model), before, strict=True))
+    set_state_dict(model, optimizer, model_state_dict=states[0], optim_state_dict=states[1])
+    moments = [state["exp_avg"].to_local() for state in optimizer.state.values()]
+    return (
+        changed
+        and all(torch.equal(a, b) for a, b in zip(whole_of(model), before, strict=True))
+        and all(moment.any() for moment in moments if moment.numel())
+    )
+
+
+def test_pytorchs_state_dict_of_a_distributed_model_is_read_back(pool: Pool) -> None:
+    assert all(pool.run(back_and_forth))
 
 
 # ---------------------------------------------------------------------------------------------- both engines
