@@ -7,12 +7,11 @@ import torch
 from torch import Tensor
 
 from laconic.architecture.server.actor import RelayedPush, Shard
-from laconic.architecture.server.point_to_point import decode_one, encode_one
 from laconic.architecture.server.store import Store
 from laconic.sync.asp import ASP
 from laconic.worker import ActorMessage
-from tests.architecture.servers import meeting, shard_of
-from tests.compression.table import compressor, meet, spec_of, tensor
+from tests.architecture.servers import shard_of
+from tests.compression.table import compressor
 
 
 class Adding(ASP):
@@ -54,17 +53,3 @@ def test_a_snapshot_holds_the_values_and_not_what_readers_are_sent(down: str) ->
     again.restore(shard.state())
     assert torch.equal(flat_of(again), flat_of(shard)) and flat_of(shard).unique().numel() == 17
     assert again.store.version == 1 and again.store.clocks == {0: 0, 1: 1}
-
-
-@pytest.mark.parametrize(
-    "text", ["none", "bf16", "topk(0.2)", "topk(0.2, index=golomb)", "qsgd", "one_bit", "power_sgd(1)", "three_lc"]
-)
-def test_a_server_decodes_what_its_sender_would(text: str) -> None:
-    """Through all three kinds of requests: what is received is the result of an exchange of one."""
-    made, x = compressor(text), tensor("normal", (24, 20), seed=5)
-    meet_of_one = meeting(0, 3, "x")
-    payload, outcome = encode_one(made, x.clone(), made.init(spec_of(x)), meet_of_one)
-    (alone,) = meet(made, [x], step=3)
-    assert torch.equal(outcome.result, alone.result)
-    received = decode_one(made, spec_of(x), payload, meet_of_one)
-    assert received.shape == x.shape and torch.equal(received, alone.result)

@@ -73,6 +73,7 @@ class Everything(Compressor):
 
     joins = True
     transparent = True
+    decoded_with_memory = True
     cost = "transform"
     takes = ("momentum", "weight_decay")
     takes_factors = True
@@ -167,6 +168,7 @@ def test_around_a_compressor_without_it_a_wrapper_says_what_holds_without() -> N
     assert optional.variance_of(made, SPEC) is optional.contraction_of(made, SPEC) is None
     assert optional.spread_of(made, SPEC) == optional.settling_of(made) == 0
     assert not optional.joins_of(made) and not optional.takes_of(made) and not optional.takes_factors_of(made)
+    assert not optional.is_decoded_with_memory(made)
     assert optional.wire_of(made) is optional.refusal_of_memory(made) is None
     assert not optional.conserved_of(made) and not optional.has_memory(made)
     assert optional.exchange_bucket_of(made, BUCKET, BUCKET_MEET) is None

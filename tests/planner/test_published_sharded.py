@@ -9,8 +9,9 @@ and 1.24 to 1.29 times by the text beside it. DeepSpeed's tutorial has the model
 How much of its messages DeepSpeed hid behind computing is not published. The planner hides all it can, which gives 2.61
 in place of 2.16: 21 % too much. Where nothing is hidden it is 2.32, 8 % too much, and 1.51 and 1.31 with four links.
 
-SDP4Bit (Jia et al., arXiv 2410.15526): 4.08 times the throughput on 128 GPUs. Model, batch and network of that figure
-could not be read when this was written, so it is not predicted; what the bytes allow is below.
+SDP4Bit (Jia et al., arXiv 2410.15526): 4.08 times the throughput on 128 GPUs. Its models were cut by tensor and
+pipeline parallelism as well, and no plan here has sharded methods beside those, so it is not predicted; what the bytes
+allow is below.
 """
 
 from __future__ import annotations

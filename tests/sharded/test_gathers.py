@@ -37,11 +37,11 @@ def test_formats_of_weights_are_what_travels_and_train(weights: str, bits: float
     assert step - gradients == pytest.approx(gathers * gradients * bits / 32, rel=0.15), "scales and padding beside"
 
 
-def test_loco_adaptor_is_the_chain_that_it_stands_for() -> None:
+def test_names_of_loco_are_the_chain_that_they_stand_for() -> None:
     def run(strategy: str) -> list[float]:
         return laconic.simulate(lambda: trained(strategy, 8), 4).results[0][0]
 
-    assert run("loco_adaptor") == run("strided_bits(4, 128)+loco") != run("strided_bits(4, 128)")
+    assert run("loco_adaptor") == run("loco") == run("strided_bits(4, 128)+loco") != run("strided_bits(4, 128)")
 
 
 def test_coded_shards_train_between_coded_replicas() -> None:

@@ -53,6 +53,10 @@ class ACSGD(Adaptive):
         return (Reduce, Gather)
 
     @property
+    def decoded_with_memory(self) -> bool:
+        return True
+
+    @property
     def refuses_memory(self) -> str | None:
         return "values scaled by n/k diverge with a memory; write ac_sgd"
 

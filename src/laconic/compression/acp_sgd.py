@@ -40,6 +40,10 @@ class Alternating(PowerSGD):
     """The length of a message depends on which factor is sent in the step."""
     rank: int = knob(4, low=1, gentler="more", doc="columns of the factors")
 
+    @property
+    def decoded_with_memory(self) -> bool:
+        return True
+
     def init(self, spec: TensorSpec) -> State:
         draw, r = first_draw(spec), min(self.rank, *sides(spec.shape))
         p, q = (torch.randn(side, r, generator=draw).to(torch.empty(0).device) for side in sides(spec.shape))

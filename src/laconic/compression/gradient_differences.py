@@ -137,6 +137,10 @@ class Shifted(StatefulWrapper):
         return f"its estimate takes the place of an error memory; write topk+{self.how.name}"
 
     @property
+    def decoded_with_memory(self) -> bool:
+        return True
+
+    @property
     def kept(self) -> tuple[str, ...]:
         return "own", *(["average"] if self.how.follows < 1 else [])
 
@@ -235,6 +239,10 @@ class Changes(StatefulWrapper):
     @property
     def refuses_memory(self) -> str | None:
         return "what was not sent of a change is forgotten on purpose; write randk(0.05)+marina"
+
+    @property
+    def decoded_with_memory(self) -> bool:
+        return True
 
     @property
     def asks(self) -> tuple[type, ...]:

@@ -43,6 +43,10 @@ class IntSGD(Compressor):
         return 1
 
     @property
+    def decoded_with_memory(self) -> bool:
+        return True
+
+    @property
     def refuses_memory(self) -> str | None:
         return "its scale follows what is applied, and needs no memory; write intsgd"
 

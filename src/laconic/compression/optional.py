@@ -227,6 +227,34 @@ def cost_of(compressor: Compressor) -> str:
     return "elementwise" if costing is None else costing.cost
 
 
+@runtime_checkable
+class DecodedWithMemory(Protocol):
+    """For compressors whose messages are decoded with what earlier ones left on the receiver's side, as changes of an
+    estimate that all workers share. Who receives the messages of one worker alone, as a server does, has no such
+    memory."""
+
+    @property
+    def decoded_with_memory(self) -> bool:
+        """Whether a message can be decoded only by who decoded all earlier ones."""
+        ...
+
+
+def is_decoded_with_memory(compressor: Compressor) -> bool:
+    """Return whether a message can be decoded only by who decoded all earlier ones, which must be declared."""
+    remembering = implementation(compressor, DecodedWithMemory)
+    return remembering is not None and remembering.decoded_with_memory
+
+
+def refusal_of_receiver(compressor: Compressor) -> str | None:
+    """Return why a receiver that decodes each message by itself cannot take this compressor's, or None if it can."""
+    if not is_decoded_with_memory(compressor):
+        return None
+    return (
+        "messages of this compression are decoded with what all workers remember of the earlier ones, and a server "
+        "decodes each message by itself"
+    )
+
+
 # ---------------------------------------------------------------------------------------------- bounds of the error
 
 

@@ -21,6 +21,7 @@ from laconic.compression.optional import (
     edge_of,
     exchange_bucket_of,
     exchange_rest_of,
+    is_decoded_with_memory,
     is_transparent,
     joins_of,
     no_edge,
@@ -119,6 +120,10 @@ class Wrapper(Compressor):
     @property
     def transparent(self) -> bool:
         return is_transparent(self.inner)
+
+    @property
+    def decoded_with_memory(self) -> bool:
+        return is_decoded_with_memory(self.inner)
 
     @property
     def cost(self) -> str:

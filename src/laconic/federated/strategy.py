@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from laconic.compression.base import Compressor
+from laconic.compression.optional import refusal_of_receiver
 from laconic.errors import StrategyError
 from laconic.federated.layout import Layout
 from laconic.federated.rule import Rule
@@ -46,6 +47,8 @@ class FederatedStrategy:
                 f"aggregators are made for a round of all clients, and {self.rule.name} has none; "
                 f"write {self.rule.name} / {self.chain} / server"
             )
+        if objection := refusal_of_receiver(self.compressor):
+            raise StrategyError(f"{self.chain}: {objection}; write int8+ef or topk(0.01)+ef")
         if any(request not in (Reduce, Gather, GatherRagged) for request in self.compressor.asks):
             raise StrategyError(
                 f"{self.chain} needs messages between clients, which only reach the server; write a compressor that is "

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from laconic.architecture.server.actor import ServerRule
 from laconic.architecture.server.client import Pulled
+from laconic.compression.base import Compressor
+from laconic.compression.optional import refusal_of_receiver
 from laconic.sync.base import State, Sync, average_buffers
 from laconic.sync.contexts import ServerContext
 from laconic.sync.tensor_lists import copy_into
@@ -26,6 +28,9 @@ class ServerSync(Sync[ServerContext], ServerRule):
     replaces_step: ClassVar[bool] = True
     replicas_differ: ClassVar[bool] = True
     races: ClassVar[bool] = True
+
+    def objects_to(self, compressor: Compressor) -> str | None:
+        return refusal_of_receiver(compressor)
 
     @property
     def guarantee(self) -> str:
