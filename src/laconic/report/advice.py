@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from laconic.planner.plan import plan, verify_advice
+from laconic.planner.plan import DEFAULT_NETWORK, plan, verify_advice
 from laconic.planner.risk import DIVERGED
 from laconic.planner.values import Advice, Objective, Option, PlanError
 from laconic.planner.verify import read_budget
@@ -51,7 +51,7 @@ def run(subject: str, arguments: Sequence[str], verify: str | None, as_json: boo
     advice = plan(subject, *arguments, **asked)
     verified = None
     if budget is not None:
-        verified = _verified(advice, subject, arguments, asked["network"], budget)
+        verified = _verified(advice, subject, arguments, asked["network"] or DEFAULT_NETWORK, budget)
     if as_json:
         sys.stdout.write(advice.to_json())
         return
