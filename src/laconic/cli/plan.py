@@ -73,6 +73,10 @@ def plan(
         list[str] | None, typer.Option(help="Price this strategy in place of all candidates; repeatable.")
     ] = None,
     top: Annotated[int, typer.Option(help="Rows to show, beside techniques whose loss is unknown.")] = 12,
+    run_steps: Annotated[
+        int | None,
+        typer.Option(help="Steps of the whole run, by which phases (`bsp until step 500, then …`) are weighed."),
+    ] = None,
     verify: Annotated[
         str | None,
         typer.Option(
@@ -132,6 +136,7 @@ def plan(
         price=price,
         price_per_gigabyte=price_per_gigabyte,
         watts=watts,
+        run_steps=run_steps,
         servers=servers,
         slowness=slowness,
         net=net,

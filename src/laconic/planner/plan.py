@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +25,7 @@ from laconic.planner.values import Advice, Objective, PlanError
 from laconic.profile.gpus import Gpu
 from laconic.profile.gpus import gpu as gpu_named
 from laconic.profile.gpus.memory import RESERVED_SHARE
+from laconic.strategy import Strategy
 from laconic.units import write_rate
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ def plan(
     gpu_memory: str | None = None,
     gpus_per_host: int | None = None,
     latency: str | None = None,
+    run_steps: int | None = None,
     servers: int = 0,
     slowness: Sequence[float] = (),
     price: float | None = None,
@@ -74,6 +76,8 @@ def plan(
     - `gpus_per_host`: for a named GPU and a rate, how many stand in each machine; default: as many as usual, but one
       each where a rate is named and all would fit into one machine, where nothing crosses the network.
     - `latency`: with a rate, the one-way latency, as `"50us"`.
+    - `run_steps`: how many steps the run will have, by which phases are weighed; default: as many as the trainings had
+      in which losses of such a model were measured, else the last phase counts for all.
     - `servers`: machines beside the workers that may be parameter servers.
     - `slowness`: factors by which workers compute more slowly, cycled; default: what a `.toml` file says, or 1.
     - `price`: dollars for an hour of a worker, for the objective `"cost"`; default: the GPU's usual price.
@@ -88,7 +92,10 @@ def plan(
     The result is an `Advice`: `options`, the recommended strategy first, a `verdict` in words, whether it `pays`, and
     the `line` to copy.
     """
-    _check_counts(workers=(workers, 1), servers=(servers, 0), top=(top, 1))
+    _check_counts(
+        {"workers": (workers, 1), "servers": (servers, 0), "top": (top, 1)}
+        | ({} if run_steps is None else {"run-steps": (run_steps, 1)})
+    )
     given = None if gpu_memory is None else read_memory(gpu_memory)
     named, network = network is not None, DEFAULT_NETWORK if network is None else network
     if network != PROBE or gpus_per_host is not None:  # refuses what it cannot read before the script is profiled
@@ -117,6 +124,7 @@ def plan(
         tuple(slowness) or links.slowness,
         servers,
         () if chip is None else codecs_on(chip),
+        run_steps,
     )
     return advise(
         deployment,
@@ -161,10 +169,14 @@ def verify_advice(
 
 
 def _worth_verifying(advice: Advice) -> list[str]:
-    """Return the options that may change the loss and would pay, the fastest first; all options if there is none."""
-    rest = [one for one in advice.options if not one.lossless and one.guarantee != advice.baseline.guarantee]
+    """Return the options that may change the loss and would pay, the fastest first; all options if there is none.
+
+    Phases are left out: a short training may see nothing but the first.
+    """
+    whole = [one for one in advice.options if not Strategy.parse(one.strategy).conditions()]
+    rest = [one for one in whole if not one.lossless and one.guarantee != advice.baseline.guarantee]
     paying = sorted((one for one in rest if one.speed_up >= PAYS), key=lambda one: one.step_seconds)
-    return [one.strategy for one in paying or advice.options]
+    return [one.strategy for one in paying or whole]
 
 
 def read_memory(text: str) -> float:
@@ -178,7 +190,7 @@ def read_memory(text: str) -> float:
     return nbytes
 
 
-def _check_counts(**given: tuple[int, int]) -> None:
+def _check_counts(given: Mapping[str, tuple[int, int]]) -> None:
     """Refuse numbers below the least that makes sense, before anything is measured."""
     for name, (number, least) in given.items():
         if number < least:
