@@ -16,6 +16,7 @@ from laconic.planner.risk import DIVERGED
 from laconic.planner.values import Advice, Objective, Option, PlanError
 from laconic.planner.verify import read_budget
 from laconic.planner.verify_results import Verified
+from laconic.report.knobs_told import with_knobs
 from laconic.report.page.units import number, unit_for, with_unit
 
 _COLUMNS = (
@@ -188,7 +189,7 @@ def _length(found: Verified) -> str:
 
 
 def _cells(option: Option, base: Option) -> dict[str, str]:
-    name = option.strategy.replace("error_feedback", "ef").replace(" / allreduce", "")
+    name = with_knobs(option.strategy).replace("error_feedback", "ef").replace(" / allreduce", "")
     return dict(
         zip(
             _COLUMNS,
