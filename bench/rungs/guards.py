@@ -8,7 +8,8 @@ from typing import Any
 from bench.rungs.run import Run, strategy_at
 
 from laconic.errors import LaconicError
-from laconic.frontier.methods import phases_of, steps_outside
+from laconic.frontier.methods import steps_outside
+from laconic.planner.phases import phases_of
 from laconic.strategy import Sentence, Strategy
 
 ADAMS = ("adam", "adamw")

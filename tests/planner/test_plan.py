@@ -49,7 +49,7 @@ def test_a_model_of_the_zoo_needs_no_gpu_to_be_planned() -> None:
 def test_a_large_model_gets_no_loss_of_a_small_one(workers: int) -> None:
     """Its losses were measured with as many workers, on a net of 38 thousand parameters."""
     asked = ["local(4)", "bsp / power_sgd(rank=2)+ef", "grad_accumulation(4)", "bsp / scaled_sign+ef"]
-    found = plan("gpt2-xl", workers=workers, network="1gbit", gpu="h100", consider=asked)
+    found = plan("gpt2-xl", workers=workers, gpu="h100", consider=asked)
     assert len(found.options) > len(asked) - 1
     output = StringIO()
     show(found, Console(file=output, width=200))

@@ -29,9 +29,19 @@ def plan(
     ] = None,
     workers: Annotated[int, typer.Option("--workers", "--gpus", help="Number of workers that will train.")] = 8,
     network: Annotated[
-        str,
-        typer.Option(help="A rate as 1gbit, a .toml file, output of nccl-tests, or probe: measure this machine's."),
-    ] = "1gbit",
+        str | None,
+        typer.Option(
+            help="A rate as 1gbit (the default), a .toml file, output of nccl-tests, or probe: measure this machine's."
+        ),
+    ] = None,
+    gpus_per_host: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="With --gpu and a rate: GPUs in each machine; default: as usually sold, but one each where --network "
+            "names a rate and all would fit into one.",
+        ),
+    ] = None,
     latency: Annotated[str | None, typer.Option(help="With a rate: the one-way latency, as 50us.")] = None,
     gpu: Annotated[str | None, typer.Option(help="For a model by name: its GPU, as v100, a100, h100 …")] = None,
     batch: Annotated[int | None, typer.Option(help="For a model by name: samples a GPU; default: what fits.")] = None,
@@ -63,6 +73,10 @@ def plan(
         list[str] | None, typer.Option(help="Price this strategy in place of all candidates; repeatable.")
     ] = None,
     top: Annotated[int, typer.Option(help="Rows to show, beside techniques whose loss is unknown.")] = 12,
+    run_steps: Annotated[
+        int | None,
+        typer.Option(help="Steps of the whole run, by which phases (`bsp until step 500, then …`) are weighed."),
+    ] = None,
     verify: Annotated[
         str | None,
         typer.Option(
@@ -93,6 +107,7 @@ def plan(
             json_,
             gpus=workers,
             network=network,
+            gpus_per_host=gpus_per_host,
             gpu=gpu,
             latency=latency,
             batch=batch,
@@ -111,6 +126,7 @@ def plan(
         json_,
         workers=workers,
         network=network,
+        gpus_per_host=gpus_per_host,
         latency=latency,
         gpu=gpu,
         batch=batch,
@@ -120,6 +136,7 @@ def plan(
         price=price,
         price_per_gigabyte=price_per_gigabyte,
         watts=watts,
+        run_steps=run_steps,
         servers=servers,
         slowness=slowness,
         net=net,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from laconic.errors import LaconicError
-from laconic.frontier.methods import last_sentence, phases_of
+from laconic.frontier.methods import last_sentence
 from laconic.frontier.shapes import Shape
 from laconic.network.network_tree import Network
 from laconic.planner.certainty import step_errors
@@ -49,7 +49,7 @@ class Clock:
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
-        self._pricers: dict[float, Pricer] = {}
+        self._pricers: dict[tuple[float, int | None], Pricer] = {}
 
     @cached_property
     def _first(self) -> Pricer:
@@ -70,16 +70,14 @@ class Clock:
 
     def step(self, strategy: Strategy | None, traffic: Traffic, bits_per_second: float) -> StepTime:
         """Return the time of a step of a strategy, of which the ledger counted this traffic in a training."""
-        pricer = self._pricer(bits_per_second)
+        pricer = self._pricer(bits_per_second, traffic.steps)
         if strategy is not None:
             try:
-                parts = [(pricer.price(part), share) for part, share in phases_of(strategy, traffic.steps)]
+                price = pricer.price(strategy)
             except LaconicError:
                 pass
             else:
-                seconds = float(sum(share * price.seconds for price, share in parts))
-                sent = sum(share * price.sent_bytes for price, share in parts)
-                return StepTime(seconds, *step_errors(last_sentence(strategy) or strategy), sent)
+                return StepTime(float(price.seconds), *step_errors(strategy), price.sent_bytes)
         return self._by_bytes(pricer, strategy, traffic)
 
     def _by_bytes(self, pricer: Pricer, strategy: Strategy | None, traffic: Traffic) -> StepTime:
@@ -101,10 +99,11 @@ class Clock:
             return 0.0
         return 0.0 if price is None or sentence is None else price.coding_seconds / sentence.sync.make().period
 
-    def _pricer(self, bits_per_second: float) -> Pricer:
-        if bits_per_second not in self._pricers:
-            self._pricers[bits_per_second] = self._first.on(self._network(bits_per_second))
-        return self._pricers[bits_per_second]
+    def _pricer(self, bits_per_second: float, steps: int | None = None) -> Pricer:
+        key = bits_per_second, steps
+        if key not in self._pricers:
+            self._pricers[key] = self._first.on(self._network(bits_per_second), steps)
+        return self._pricers[key]
 
     def _network(self, bits_per_second: float) -> Network:
         return links_of(write_rate(bits_per_second), self.shape.workers).network

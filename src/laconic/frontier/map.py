@@ -10,7 +10,7 @@ from math import exp, inf, isfinite, log, nan, sqrt
 from laconic.experiments.statistics import Spread
 from laconic.frontier.clock import Clock, StepTime, Traffic
 from laconic.frontier.equivalence import Equivalence
-from laconic.frontier.methods import Method, by_shares, with_shares
+from laconic.frontier.methods import Method, same_on_all_rungs, with_shares
 from laconic.frontier.shapes import SIZES, Shape
 from laconic.frontier.tables import SIXTEEN_BITS, FrontierError, Line, Table
 from laconic.frontier.trend import Basis, Rung, Trend
@@ -135,7 +135,7 @@ def contenders(tables: Sequence[Table], task: str, workers: int | None = None) -
     for table in own:
         for line in table.lines:
             if _contends(line, table):
-                key = by_shares(line.method, line.tuned.reported[0].steps)
+                key = same_on_all_rungs(line.method, line.tuned.reported[0].steps)
                 lines.setdefault(key, []).append((table, line))
     return tuple(_contender(found, own) for found in lines.values())
 

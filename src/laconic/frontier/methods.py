@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from laconic.language.predicates import StepCondition
+from laconic.planner.phases import by_shares, phases_of
 from laconic.planner.runs import Run, parsed
 from laconic.strategy import Phases, Sentence, Strategy
 
@@ -53,30 +53,12 @@ def last_sentence(strategy: Strategy | None) -> Sentence | None:
     return strategy if isinstance(strategy, Sentence) else None
 
 
-def phases_of(strategy: Strategy, steps: int) -> list[tuple[Strategy, float]]:
-    """Return the strategies that follow one another in a training of so many steps, each with its share of them.
-
-    Phases that end with something else than a step are not known beforehand: the last one counts for all.
-    """
-    if not isinstance(strategy, Phases):
-        return [(strategy, 1.0)]
-    found, begun = [], 0
-    for part, condition in strategy.parts:
-        if not isinstance(condition, StepCondition):
-            return [(strategy.last, 1.0)]
-        end = min(condition.step, steps)
-        found.append((part, (end - begun) / steps))
-        begun = end
-    return [(part, share) for part, share in (*found, (strategy.last, (steps - begun) / steps)) if share > 0]
-
-
-def by_shares(method: Method, steps: int) -> tuple[object, ...]:
+def same_on_all_rungs(method: Method, steps: int) -> tuple[object, ...]:
     """Return what makes a method of so many steps the same on another rung: its phases as shares of the steps."""
     strategy = method.strategy
     if strategy is None:
         return method.sentence, method.optimizer, method.workers
-    parts = tuple((part, round(share, 3)) for part, share in phases_of(strategy, steps))
-    return parts, method.optimizer, method.workers
+    return by_shares(strategy, steps), method.optimizer, method.workers
 
 
 def with_shares(name: str, steps: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,16 +15,17 @@ from laconic.planner.candidates import candidates
 from laconic.planner.certainty import error_range
 from laconic.planner.crossover import warnings_for
 from laconic.planner.deployment import Deployment
+from laconic.planner.phases import phases_note, phases_of
 from laconic.planner.preferences import Preferences
 from laconic.planner.price import Pricer
 from laconic.planner.priced_candidates import Baseline, Candidate, candidates_of, gain_over, tuned_ddp
-from laconic.planner.risk import Training, measured_strategies, training_of
+from laconic.planner.risk import Training, measured_steps, measured_strategies, training_of
 from laconic.planner.sharded import ShardedPricer, recommended, verdict_on
 from laconic.planner.shown_candidates import each_once, shown_of
 from laconic.planner.step_price import StepPrice
 from laconic.planner.values import Advice, Layer, Option, PlanError, ShardedOption
 from laconic.planner.verdict import verdict_of
-from laconic.strategy import Sentence, Strategy
+from laconic.strategy import Phases, Sentence, Strategy
 
 
 def advise(
@@ -46,9 +48,12 @@ def advise(
     model are priced too, and one of them is recommended where data parallelism does not fit.
     """
     preferences = preferences or Preferences()
+    training, asked_steps = training_of(deployment.profile, deployment.workers, deployment.steps), deployment.steps
+    if asked_steps is None:
+        training = replace(training, steps=measured_steps(training))
+        deployment = replace(deployment, steps=training.steps)
     pricer = Pricer(deployment)
     base = tuned_ddp(pricer, preferences)
-    training = training_of(deployment.profile, deployment.workers)
     asked = (
         itertools.chain(candidates(deployment), _priceable(pricer, measured_strategies(training)))
         if consider is None
@@ -74,7 +79,7 @@ def advise(
     verdict = verdict_of(pricer, base, best, chosen, ranked, preferences)
     line, warnings = (
         (command_for or str)(made[chosen.strategy].strategy),
-        list(warnings_for(deployment, [one.strategy for one in shown])),
+        list(warnings_for(deployment, [part for one in shown for part, _ in phases_of(one.strategy, training.steps)])),
     )
     if gpu_bytes is not None and not sharded[0].fits:
         verdict, pays = verdict_on(sharded, gpu_bytes), False
@@ -99,6 +104,7 @@ def advise(
             *notes,
             *_losses_noted(training, shown),
             *_estimates(pricer, [candidate.strategy for candidate in shown]),
+            *filter(None, [phases_note(made, training.steps, asked=asked_steps is not None)]),
             *_sharded_noted(deployment, sharded),
         ),
         pays,
@@ -115,7 +121,7 @@ def _kept(pricer: Pricer, base: Baseline, preferences: Preferences) -> Candidate
 
 
 def _priceable(pricer: Pricer, strategies: Iterable[Strategy]) -> Iterator[Strategy]:
-    """Yield the strategies that have a price: phases, maps and rules without a fixed cadence have none."""
+    """Yield the strategies that have a price: maps and rules without a fixed cadence have none."""
     for strategy in strategies:
         try:
             pricer.price(strategy)
@@ -153,7 +159,9 @@ def _option(
 
 def _memory_bytes(deployment: Deployment, strategy: Strategy) -> float:
     """Return the bytes a worker keeps: a gradient buffer, each compressor's memory and, for local rules, the parameters
-    of the last synchronisation (and an outer optimizer's momentum)."""
+    of the last synchronisation (and an outer optimizer's momentum). Of phases it is what the fullest one keeps."""
+    if isinstance(strategy, Phases):
+        return max(_memory_bytes(deployment, part) for part in strategy.parts_within)
     parts = [strategy] if isinstance(strategy, Sentence) else list(strategy.parts_within)
     model = float(sum(spec.nbytes for spec in deployment.tensors))
     kept = model

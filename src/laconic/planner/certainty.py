@@ -12,7 +12,7 @@ from laconic.experiments.rivals.base import Rival
 from laconic.experiments.rivals.text import read
 from laconic.planner.deployment import Deployment
 from laconic.planner.guarantee import is_sixteen_bits
-from laconic.strategy import Sentence, Strategy
+from laconic.strategy import Phases, Sentence, Strategy
 
 _UNKNOWN = (0.8, 1.25)  # where nothing was measured
 _LEAST = 8  # runs of a kind, below which the errors of all kinds are used
@@ -39,7 +39,10 @@ def step_errors(strategy: Strategy) -> tuple[float, float]:
 
 
 def kind_of(chosen: Strategy) -> str:
-    """Return the kind of a strategy; strategies of one kind are predicted about equally well."""
+    """Return the kind of a strategy; strategies of one kind are predicted about equally well.
+    Phases are of the kind that most of the run is."""
+    if isinstance(chosen, Phases):
+        return kind_of(chosen.last)
     if not isinstance(chosen, Sentence):
         return "tiers"
     if chosen.sync.name != "bsp":

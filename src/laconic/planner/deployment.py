@@ -22,7 +22,8 @@ MOST_SERVERS = 1_000_000
 class Deployment:
     """Workers with the profile's times on a network; `slowness` multiplies computing times, worker by worker (cycled).
 
-    Parameter servers run on `servers` separate hosts, or on the workers where that is 0.
+    Parameter servers run on `servers` separate hosts, or on the workers where that is 0. Phases are weighed by their
+    shares of the run's `steps`.
     """
 
     profile: Profile
@@ -31,10 +32,13 @@ class Deployment:
     slowness: tuple[float, ...] = (1.0,)
     servers: int = 0
     codecs: tuple[CodecTimes, ...] = field(default=())  # in addition to the profile's own
+    steps: int | None = None  # None: not known
 
     def __post_init__(self) -> None:
         if self.workers < 1:
             raise PlanError(f"a plan is for at least one worker, not {self.workers}")
+        if self.steps is not None and self.steps < 1:
+            raise PlanError(f"a plan is for a run of at least one step, not {self.steps}")
         if not 0 <= self.servers <= MOST_SERVERS:
             raise PlanError(f"a plan is for 0 to {MOST_SERVERS} servers, not {self.servers}")
         if not self.slowness or min(self.slowness) <= 0:

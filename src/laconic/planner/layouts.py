@@ -76,6 +76,7 @@ def plan_layouts(
     *,
     gpus: int,
     network: str,
+    gpus_per_host: int | None = None,
     gpu_name: str | None = None,
     latency: str | None = None,
     batch: int | None = None,
@@ -86,6 +87,7 @@ def plan_layouts(
     """Search all layouts of a transformer, by its name, on so many GPUs.
 
     - `network`: among hosts, as a rate of each host or a file; the GPUs of a host share it.
+    - `gpus_per_host`: default: as many as a host of the GPU is usually sold with.
     - `gpu_name`: the GPU, as `"h100"`; default: an A100 of 80 GB.
     - `batch`: samples of an iteration over all GPUs; default: what the model's authors trained it with.
     - `memory_bytes`: of each GPU; default: that of the named one.
@@ -93,9 +95,9 @@ def plan_layouts(
     """
     model, usual = transformer(subject)
     chip = GPUS[_USUAL_GPU] if gpu_name is None else gpu(gpu_name)
-    links = links_of(network, gpus, chip, latency)
+    links = links_of(network, gpus, chip, latency, gpus_per_host)
     levels = links.network.levels
-    hosts = levels[1].workers if len(levels) > 1 else min(gpus, chip.per_machine)
+    hosts = levels[1].workers if len(levels) > 1 else min(gpus, gpus_per_host or chip.per_machine)
     between = levels[-1].bits_per_second / 8 / (hosts if len(levels) > 1 else 1)
     inside = levels[0].bits_per_second / 8
     cluster = replace(Cluster.of(chip, between, hosts), link_bytes_per_second=inside)

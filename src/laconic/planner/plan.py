@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,19 +15,23 @@ from laconic.planner.advise import advise
 from laconic.planner.autotune import PAYS
 from laconic.planner.codec_times import codecs_on
 from laconic.planner.deployment import Deployment
-from laconic.planner.networks import PROBE, DescribedLinks, links_of
+from laconic.planner.networks import PROBE, DescribedLinks, links_named, links_of
 from laconic.planner.predictive_length import predictive_length
 from laconic.planner.preferences import Preferences
 from laconic.planner.priced_candidates import BASELINE
 from laconic.planner.risk import training_of
 from laconic.planner.sources import Subject, subject_of
 from laconic.planner.values import Advice, Objective, PlanError
+from laconic.profile.gpus import Gpu
+from laconic.profile.gpus import gpu as gpu_named
 from laconic.profile.gpus.memory import RESERVED_SHARE
+from laconic.strategy import Strategy
 from laconic.units import write_rate
 
 if TYPE_CHECKING:
     from laconic.planner.verify_results import Verified
 
+DEFAULT_NETWORK = "1gbit"
 _LEAST_MEMORY = 2**20  # bytes
 _CANDIDATES_TO_VERIFY = 7  # beside the baseline: eight halve evenly
 
@@ -36,13 +40,15 @@ def plan(
     subject: str,
     *arguments: str,
     workers: int = 8,
-    network: str | Network = "1gbit",
+    network: str | Network | None = None,
     objective: Objective = "time",
     loss_budget: float = 0.0,
     gpu: str | None = None,
     batch: int | None = None,
     gpu_memory: str | None = None,
+    gpus_per_host: int | None = None,
     latency: str | None = None,
+    run_steps: int | None = None,
     servers: int = 0,
     slowness: Sequence[float] = (),
     price: float | None = None,
@@ -60,14 +66,18 @@ def plan(
     - `arguments`: the script's own arguments.
     - `workers`: the number of workers that will train.
     - `network`: a rate such as `"1gbit"`, a `.toml` file (docs/virtual.md), the output of nccl-tests, `"probe"` to
-      measure the links here, or a `laconic.Network`.
+      measure the links here, or a `laconic.Network`; default: `"1gbit"` between machines of GPUs as usually sold.
     - `objective`: what to minimise for each step: `"time"`, `"bytes"`, `"cost"` or `"energy"`.
     - `loss_budget`: the share by which the loss may rise, 0.005 for half a percent; without it the mathematics stays.
     - `gpu`: for a model by name, the GPU it runs on, as `"v100"`.
     - `batch`: for a model by name, samples on each GPU; default: as many as fit.
     - `gpu_memory`: the memory of each GPU, as `"80GB"`; default: that of the named GPU. Where it is known, ways to
       shard the model are priced too, and what does not fit is told.
+    - `gpus_per_host`: for a named GPU and a rate, how many stand in each machine; default: as many as usual, but one
+      each where a rate is named and all would fit into one machine, where nothing crosses the network.
     - `latency`: with a rate, the one-way latency, as `"50us"`.
+    - `run_steps`: how many steps the run will have, by which phases are weighed; default: as many as the trainings had
+      in which losses of such a model were measured, else the last phase counts for all.
     - `servers`: machines beside the workers that may be parameter servers.
     - `slowness`: factors by which workers compute more slowly, cycled; default: what a `.toml` file says, or 1.
     - `price`: dollars for an hour of a worker, for the objective `"cost"`; default: the GPU's usual price.
@@ -82,14 +92,23 @@ def plan(
     The result is an `Advice`: `options`, the recommended strategy first, a `verdict` in words, whether it `pays`, and
     the `line` to copy.
     """
-    _check_counts(workers=(workers, 1), servers=(servers, 0), top=(top, 1))
+    _check_counts(
+        {"workers": (workers, 1), "servers": (servers, 0), "top": (top, 1)}
+        | ({} if run_steps is None else {"run-steps": (run_steps, 1)})
+    )
     given = None if gpu_memory is None else read_memory(gpu_memory)
-    if network != PROBE:
-        links_of(network, workers, None, latency)  # refuses what it cannot read before the script is profiled
+    named, network = network is not None, DEFAULT_NETWORK if network is None else network
+    if network != PROBE or gpus_per_host is not None:  # refuses what it cannot read before the script is profiled
+        links_of(network, workers, _gpu_of(subject, gpu), latency, gpus_per_host)
     described = network if isinstance(network, str) else f"given ({', '.join(map(_level, network.levels))})"
     source = subject_of(subject, arguments, workers, described, gpu, batch, net, fresh)
-    links = _probed_links(source, workers) if network == PROBE else links_of(network, workers, source.gpu, latency)
     chip = source.gpu
+    if network == PROBE:
+        links = _probed_links(source, workers)
+    elif named:
+        links = links_named(network, workers, chip, latency, gpus_per_host)
+    else:
+        links = links_of(network, workers, chip, latency, gpus_per_host)
     has_bytes = given if given is not None or chip is None else chip.memory_bytes
     preferences = Preferences(
         objective,
@@ -105,6 +124,7 @@ def plan(
         tuple(slowness) or links.slowness,
         servers,
         () if chip is None else codecs_on(chip),
+        run_steps,
     )
     return advise(
         deployment,
@@ -149,10 +169,14 @@ def verify_advice(
 
 
 def _worth_verifying(advice: Advice) -> list[str]:
-    """Return the options that may change the loss and would pay, the fastest first; all options if there is none."""
-    rest = [one for one in advice.options if not one.lossless and one.guarantee != advice.baseline.guarantee]
+    """Return the options that may change the loss and would pay, the fastest first; all options if there is none.
+
+    Phases are left out: a short training may see nothing but the first.
+    """
+    whole = [one for one in advice.options if not Strategy.parse(one.strategy).conditions()]
+    rest = [one for one in whole if not one.lossless and one.guarantee != advice.baseline.guarantee]
     paying = sorted((one for one in rest if one.speed_up >= PAYS), key=lambda one: one.step_seconds)
-    return [one.strategy for one in paying or advice.options]
+    return [one.strategy for one in paying or whole]
 
 
 def read_memory(text: str) -> float:
@@ -166,11 +190,16 @@ def read_memory(text: str) -> float:
     return nbytes
 
 
-def _check_counts(**given: tuple[int, int]) -> None:
+def _check_counts(given: Mapping[str, tuple[int, int]]) -> None:
     """Refuse numbers below the least that makes sense, before anything is measured."""
     for name, (number, least) in given.items():
         if number < least:
             raise PlanError(f"--{name} {number} makes no sense: give at least {least}")
+
+
+def _gpu_of(subject: str, name: str | None) -> Gpu | None:
+    """Return the GPU that counts for a subject: a script's times are measured here, whatever GPU is named."""
+    return None if name is None or Path(subject).suffix == ".py" else gpu_named(name)
 
 
 def _probed_links(source: Subject, workers: int) -> DescribedLinks:

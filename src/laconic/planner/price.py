@@ -20,7 +20,8 @@ from laconic.network.network_tree import Network
 from laconic.planner.codec_times import nearest_timed
 from laconic.planner.compression_costs import CompressionCosts, compression_costs
 from laconic.planner.deployment import Deployment
-from laconic.planner.step_price import StepPrice, and_every, behind_steps, difference, spread
+from laconic.planner.phases import phases_of
+from laconic.planner.step_price import StepPrice, and_every, behind_steps, difference, mean, spread
 from laconic.planner.values import PlanError
 from laconic.runtime.tier_shards import sentences_shard
 from laconic.runtime.tiers import schedule_of
@@ -47,8 +48,12 @@ class Pricer:
         self.estimated: dict[str, str] = {}  # chains that were not timed, and those whose times they were given
 
     def price(self, strategy: str | Strategy) -> StepPrice:
-        """Return the price of a sentence, or of two tiers over the network's levels."""
-        chosen = Strategy.parse(strategy)
+        """Return the price of a sentence, of two tiers over the network's levels, or of phases of these: the mean over
+        the run."""
+        phases = phases_of(Strategy.parse(strategy), self.deployment.steps)
+        return mean([(self._phase(phase), share) for phase, share in phases])
+
+    def _phase(self, chosen: Strategy) -> StepPrice:
         if isinstance(chosen, Sentence):
             return self._sentence(chosen)
         if isinstance(chosen, Tiers) and len(chosen.levels) == 2 and self.deployment.units > 1:
@@ -65,9 +70,10 @@ class Pricer:
             self._compression_costs[key] = self._priced_chain(sentence, self.deployment.workers, per_tensor=False)
         return self._every_step(sentence, sentence.architecture.make(), self._compression_costs[key])
 
-    def on(self, network: Network) -> Pricer:
-        """Return the pricer of the same workers on another network; both share what depends on the model alone."""
-        other = Pricer(replace(self.deployment, network=network))
+    def on(self, network: Network, steps: int | None = None) -> Pricer:
+        """Return the pricer of the same workers on another network, in a run of so many steps if they are given; both
+        share what depends on the model alone."""
+        other = Pricer(replace(self.deployment, network=network, steps=steps or self.deployment.steps))
         other._compression_costs, other._plan_arrays = self._compression_costs, self._plan_arrays
         other.estimated = self.estimated
         return other

@@ -72,7 +72,7 @@ def candidates_of(
 ) -> list[Candidate]:
     found: dict[Strategy, Candidate] = {}
     deployment = pricer.deployment
-    training = training_of(deployment.profile, deployment.workers)
+    training = training_of(deployment.profile, deployment.workers, deployment.steps)
     for strategy in asked:
         if strategy not in found:
             priced = pricer.price(strategy)
@@ -113,7 +113,7 @@ def tuned_ddp(pricer: Pricer, preferences: Preferences) -> Baseline:
             sentence,
             tried[cap],
             preferences.amount(deployment, tried[cap]),
-            training_of(deployment.profile, deployment.workers),
+            training_of(deployment.profile, deployment.workers, deployment.steps),
         ),
         cap,
     )

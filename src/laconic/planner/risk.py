@@ -12,20 +12,22 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Literal
 
 from laconic.cost.from_profile import tensors_of
-from laconic.errors import LaconicError
+from laconic.errors import LaconicError, StrategyError
 from laconic.experiments.student import student_gap
 from laconic.language.word import Word
 from laconic.planner import runs
 from laconic.planner.guarantee import guarantee_of
+from laconic.planner.phases import by_shares, rescaled
 from laconic.planner.values import Risk
 from laconic.reading import Count, Finite, Natural, NotNegative, Source
-from laconic.strategy import DEFAULTS, Sentence, Strategy
+from laconic.strategy import DEFAULTS, Phases, Sentence, Strategy
 from laconic.values.model_kind import Kind, model_kind
 from laconic.values.profile import Profile
 
@@ -37,6 +39,7 @@ DIVERGED = 1000.0
 FARTHEST = 10.0
 """How many times larger or smaller the measured model may be."""
 Circumstances = tuple[Kind, str, int]
+Shares = tuple[tuple[Strategy, float], ...]
 _TABLE_TASK, _TABLE_OPTIMIZER, _TABLE_PARAMETERS = "digits", "sgd", 38_282
 
 
@@ -48,6 +51,7 @@ class Training:
     optimizer: str  # the name of its class in lower case; empty: not known
     workers: int
     parameters: int
+    steps: int | None = None  # of the whole run, where phases are told by their shares of it; None: not known
 
     @property
     def circumstances(self) -> Circumstances:
@@ -55,11 +59,12 @@ class Training:
         return self.kind, self.optimizer.removesuffix("w"), self.workers
 
 
-def training_of(profile: Profile, workers: int) -> Training:
-    """Return what is trained by so many workers; the kind of model is the profile's own word, or by its tensors."""
+def training_of(profile: Profile, workers: int, steps: int | None = None) -> Training:
+    """Return what is trained by so many workers in so many steps; the kind of model is the profile's own word, or by
+    its tensors."""
     tensors = tensors_of(profile)[0]
     kind = profile.kind or model_kind(tensors)
-    return Training(kind, profile.optimizer, workers, sum(spec.numel for spec in tensors))
+    return Training(kind, profile.optimizer, workers, sum(spec.numel for spec in tensors), steps)
 
 
 @dataclass(frozen=True)
@@ -98,14 +103,15 @@ def risk_of(strategy: Strategy | str, training: Training, rows: Sequence[Measure
     """Return the measured risk of this very strategy in trainings like this one; None where it was not measured.
 
     Of several models that were measured the one of the nearest size counts, of several tasks the worse. Schedules
-    change no value and are not compared.
+    change no value and are not compared; phases are compared by their shares of the steps.
     """
     chosen = mathematics_of(Strategy.parse(strategy))
     if guarantee_of(chosen)[0]:
         return Risk(1.0, 1.0, 1.0, training.workers, "any", "bsp", training.parameters)
     nearest: dict[str, tuple[float, Risk]] = {}
-    for risk in _indexed(measured() if rows is None else tuple(rows)).get((training.circumstances, chosen), ()):
-        far = abs(math.log(risk.parameters / max(1, training.parameters)))
+    known = _indexed(measured() if rows is None else tuple(rows))
+    for risk in known.get((training.circumstances, by_shares(chosen, training.steps)), ()):
+        far = _far(risk.parameters, training)
         if far <= math.log(FARTHEST) and (risk.task not in nearest or far < nearest[risk.task][0]):
             nearest[risk.task] = far, risk
     risks = [risk for _, risk in nearest.values()]
@@ -113,12 +119,33 @@ def risk_of(strategy: Strategy | str, training: Training, rows: Sequence[Measure
 
 
 def measured_strategies(training: Training) -> list[Strategy]:
-    """Return the strategies whose effect on the loss was measured in trainings like this one."""
-    return [strategy for circumstances, strategy in _indexed(measured()) if circumstances == training.circumstances]
+    """Return the strategies whose effect on the loss was measured in trainings like this one; phases with the same
+    shares of its steps, but those that do not fit into so few."""
+    found: dict[Strategy, None] = {}
+    for row in measured():
+        if row.training.circumstances == training.circumstances:
+            with suppress(StrategyError):
+                found[rescaled(row.strategy, row.training.steps, training.steps)] = None
+    return list(found)
+
+
+def measured_steps(training: Training) -> int | None:
+    """Return the steps of the trainings like this one in which losses were measured, of the model of the nearest size;
+    None where their number is not known."""
+    known = [
+        (_far(row.training.parameters, training), -row.training.steps)
+        for row in measured()
+        if row.training.circumstances == training.circumstances and row.training.steps is not None
+    ]
+    far, negative = min(known, default=(math.inf, 0))
+    return -negative if far <= math.log(FARTHEST) else None
 
 
 def mathematics_of(strategy: Strategy) -> Strategy:
     """Return the strategy with the default schedule: when messages are sent changes no computed value."""
+    if isinstance(strategy, Phases):
+        parts = tuple((mathematics_of(part), condition) for part, condition in strategy.parts)
+        return Phases(parts, mathematics_of(strategy.last))
     return strategy.but(Word(DEFAULTS["schedule"])) if isinstance(strategy, Sentence) else strategy
 
 
@@ -163,7 +190,8 @@ def of_runs(rows: Iterable[runs.Run]) -> Iterator[MeasuredRisk]:
                 (DIVERGED,) * 3 if gap is None else (min(DIVERGED, 1 + x) for x in (gap.middle, gap.low, gap.high))
             )
             risk = Risk(ratio, low, high, row.workers, row.task, sentence, row.parameters)
-            yield from _parsed(sentence, Training(row.kind, row.optimizer, row.workers, row.parameters), risk)
+            training = Training(row.kind, row.optimizer, row.workers, row.parameters, row.steps)
+            yield from _parsed(sentence, training, risk)
 
 
 def _parsed(sentence: str, training: Training, risk: Risk) -> Iterator[MeasuredRisk]:
@@ -176,8 +204,14 @@ def _parsed(sentence: str, training: Training, risk: Risk) -> Iterator[MeasuredR
 
 
 @lru_cache(maxsize=4)
-def _indexed(rows: tuple[MeasuredRisk, ...]) -> dict[tuple[Circumstances, Strategy], list[Risk]]:
-    found: dict[tuple[Circumstances, Strategy], list[Risk]] = {}
+def _indexed(rows: tuple[MeasuredRisk, ...]) -> dict[tuple[Circumstances, Shares], list[Risk]]:
+    found: dict[tuple[Circumstances, Shares], list[Risk]] = {}
     for row in rows:
-        found.setdefault((row.training.circumstances, row.strategy), []).append(row.risk)
+        key = row.training.circumstances, by_shares(row.strategy, row.training.steps)
+        found.setdefault(key, []).append(row.risk)
     return found
+
+
+def _far(parameters: int, training: Training) -> float:
+    """Return how far a model's size is from that of the one in training, as a logarithm."""
+    return abs(math.log(parameters / max(1, training.parameters)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from laconic.cost.closed_form import Iterated
@@ -13,6 +14,7 @@ from laconic.values.cadence import Cadence
 @dataclass(frozen=True)
 class StepPrice:
     """The price of a step in the steady state, in the mean over steps with and without communication.
+    Of phases it is the mean over the run.
 
     Its time is that of computing, of encoding and decoding with the Python around them, and of communication that
     neither of them hides.
@@ -70,6 +72,19 @@ def and_every(period: int, once: StepPrice, more: StepPrice) -> StepPrice:
         once.coding_seconds + more.coding_seconds / period,
         once.exposed_seconds + more.exposed_seconds / period,
         once.sent_bytes + more.sent_bytes / period,
+    )
+
+
+def mean(parts: Iterable[tuple[StepPrice, float]]) -> StepPrice:
+    """Return the mean price of a step of a run, of prices that hold for shares of its steps."""
+    weighed = list(parts)
+    if len(weighed) == 1:
+        return weighed[0][0]
+    return StepPrice(
+        sum(share * price.computing_seconds for price, share in weighed),
+        sum(share * price.coding_seconds for price, share in weighed),
+        sum(share * price.exposed_seconds for price, share in weighed),
+        sum(share * price.sent_bytes for price, share in weighed),
     )
 
 

@@ -37,7 +37,8 @@ class Risk:
 
 @dataclass(frozen=True)
 class Option:
-    """One strategy's predicted costs: times of one step in the steady state, and the bytes one worker sends in it.
+    """One strategy's predicted costs: times of one step in the steady state, and the bytes one worker sends in it;
+    of phases the means over the run.
 
     `computing_seconds`, `coding_seconds` and `exposed_seconds` add up to `step_seconds`.
     """

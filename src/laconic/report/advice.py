@@ -11,11 +11,12 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from laconic.planner.plan import plan, verify_advice
+from laconic.planner.plan import DEFAULT_NETWORK, plan, verify_advice
 from laconic.planner.risk import DIVERGED
 from laconic.planner.values import Advice, Objective, Option, PlanError
 from laconic.planner.verify import read_budget
 from laconic.planner.verify_results import Verified
+from laconic.report.knobs_told import with_knobs
 from laconic.report.page.units import number, unit_for, with_unit
 
 _COLUMNS = (
@@ -51,7 +52,7 @@ def run(subject: str, arguments: Sequence[str], verify: str | None, as_json: boo
     advice = plan(subject, *arguments, **asked)
     verified = None
     if budget is not None:
-        verified = _verified(advice, subject, arguments, asked["network"], budget)
+        verified = _verified(advice, subject, arguments, asked["network"] or DEFAULT_NETWORK, budget)
     if as_json:
         sys.stdout.write(advice.to_json())
         return
@@ -188,7 +189,7 @@ def _length(found: Verified) -> str:
 
 
 def _cells(option: Option, base: Option) -> dict[str, str]:
-    name = option.strategy.replace("error_feedback", "ef").replace(" / allreduce", "")
+    name = with_knobs(option.strategy).replace("error_feedback", "ef").replace(" / allreduce", "")
     return dict(
         zip(
             _COLUMNS,

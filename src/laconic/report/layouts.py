@@ -12,7 +12,7 @@ from rich.text import Text
 from laconic.parallel.hybrid.runs import RECOMPUTE
 from laconic.parallel.hybrid.search import Choice
 from laconic.planner.layouts import LayoutAdvice, Stages, plan_layouts
-from laconic.planner.plan import read_memory
+from laconic.planner.plan import DEFAULT_NETWORK, read_memory
 from laconic.planner.values import PlanError
 from laconic.report.page.units import number, with_unit
 from laconic.report.validation_sections import table
@@ -29,7 +29,8 @@ def run(
     as_json: bool,
     *,
     gpus: int,
-    network: str,
+    network: str | None,
+    gpus_per_host: int | None,
     gpu: str | None,
     latency: str | None,
     batch: int | None,
@@ -43,7 +44,8 @@ def run(
     advice = plan_layouts(
         subject,
         gpus=gpus,
-        network=network,
+        network=DEFAULT_NETWORK if network is None else network,
+        gpus_per_host=gpus_per_host,
         gpu_name=gpu,
         latency=latency,
         batch=batch,
