@@ -12,7 +12,8 @@ pytest.importorskip("flwr", reason="Flower is not installed: make test-flower")
 
 from laconic.errors import LaconicError, StrategyError
 from laconic.federated.simulate import simulate
-from laconic.integrations.flower import RuleStrategy, from_records, payload_bytes, to_records
+from laconic.integrations.flower import RuleStrategy
+from laconic.integrations.flower_records import from_records, payload_bytes, to_records
 from laconic.worker import ActorMessage
 from tests.integrations import flower_app
 from tests.integrations.flower_processes import federation, run_app
