@@ -25,6 +25,7 @@ SEED, STEPS, CLIENTS = 1, 3, 2
 SENTENCES = {
     "scaffold": "scaffold(clients=2) / topk(0.3)+ef / server(down=int8)",
     "fedbuff": "fedbuff(1, at_work=1) / qsgd",
+    "stc": 'fednova(clients=2, epochs=2) / stc(0.1)+ef / server(down="stc(0.1)")',
     "mod": "fedopt(clients=2, optimizer=momentum) / topk(0.3)+ef",
 }
 WAY, OUT = os.environ.get("WAY", "scaffold"), Path(os.environ.get("OUT", "."))

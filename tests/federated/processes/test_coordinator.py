@@ -261,6 +261,20 @@ def test_a_report_with_entries_that_are_no_numbers_is_refused() -> None:
     assert answer is not None and "no numbers" in str(answer.fields["why"])
 
 
+def test_a_client_that_fails_is_given_up_in_the_round_in_which_it_failed_alone() -> None:
+    world, report = in_the_middle()
+    client = report.number("client")
+    before = shown(world.server)
+    world.server.write(0, ActorMessage("failed", {"client": client, "number": report.number("number") + 1}))
+    world.server.write(1, ActorMessage("failed", {"client": client, "number": report.number("number")}))  # of another
+    assert shown(world.server) == before
+    world.server.write(0, ActorMessage("failed", {"client": client, "number": report.number("number")}))
+    world.run()
+    steps = outcome(world.server).steps
+    assert client in steps[0].lost and len(steps[0].clients) == 2
+    same_as_recorded(world)
+
+
 @pytest.mark.parametrize("lost", [0, 1, 2])
 def test_a_round_ends_without_those_that_are_lost(lost: int) -> None:
     world, report = in_the_middle()
