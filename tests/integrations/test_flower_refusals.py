@@ -213,6 +213,20 @@ def test_a_number_belongs_to_the_node_that_claimed_it_first(caplog: pytest.LogCa
     torch.testing.assert_close(found, virtual((0, 1, 2), (1, 2), (0, 1, 2)), rtol=0, atol=0)
 
 
+def test_a_client_that_cannot_use_the_changes_is_sent_the_whole_model() -> None:
+    replies: list[int] = []
+
+    def meddle(node: int, reply: Message) -> RecordDict | Error | None:
+        replies.append(node)
+        lacks = node == SPOILED and replies.count(node) == 2
+        return to_records(ActorMessage("again")) if lacks else None
+
+    words = f"{WORDS} / server(down=int8)"
+    outcome = by_rule(meddle, words=words)
+    assert replies.count(SPOILED) == STEPS + 1 and all(step.lost == () for step in outcome.steps)
+    torch.testing.assert_close(outcome.parameters, virtual(*[(0, 1, 2)] * STEPS, words=words), rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("number", [0, 3, -1])
 def test_nodes_that_are_one_too_many_take_no_part(number: int, caplog: pytest.LogCaptureFixture) -> None:
     outcome = by_rule(lambda node, reply: None, {**NODES, 99: number})
