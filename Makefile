@@ -58,7 +58,7 @@ $(FLOWER): $(READY)
 	touch $(FLOWER)
 
 test-flower: $(FLOWER)
-	$(VENV)-flower/bin/python -m pytest tests/integrations/test_flower.py
+	$(VENV)-flower/bin/python -m pytest tests/integrations/test_flower.py tests/integrations/test_flower_refusals.py
 
 test-all: test test-long test-frameworks test-flower
 

@@ -13,16 +13,19 @@ from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordD
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
+from laconic.federated.federation import Federation
 from laconic.federated.layout import Layout
 from laconic.federated.local import Local, Trainer, Work
 from laconic.federated.participation import client_draw
-from laconic.integrations.flower import RuleStrategy, client_app, compression, payload_bytes, run_rule
+from laconic.integrations.flower import RuleStrategy, client_app, compression, run_rule
+from laconic.integrations.flower_records import payload_bytes
 from tests.federated.processes.inside import federation
 
 SEED, STEPS, CLIENTS = 1, 3, 2
 SENTENCES = {
     "scaffold": "scaffold(clients=2) / topk(0.3)+ef / server(down=int8)",
     "fedbuff": "fedbuff(1, at_work=1) / qsgd",
+    "stc": 'fednova(clients=2, epochs=2) / stc(0.1)+ef / server(down="stc(0.1)")',
     "mod": "fedopt(clients=2, optimizer=momentum) / topk(0.3)+ef",
 }
 WAY, OUT = os.environ.get("WAY", "scaffold"), Path(os.environ.get("OUT", "."))
@@ -32,18 +35,18 @@ setting = federation(STEPS, SEED, clients=CLIENTS, task="wide")
 task, population = setting.learned, setting.population
 
 
-def own_client_app() -> ClientApp:
+def trains_as_it_likes(setting: Federation, words: str, seed: int) -> ClientApp:
     """Return a ClientApp that trains as it likes, and knows nothing of laconic but its mod."""
-    app = ClientApp()
+    app, population = ClientApp(), setting.population
 
-    @app.train(mods=[compression("topk(0.3)+ef", SEED)])  # type: ignore[untyped-decorator]
+    @app.train(mods=[compression(words, seed)])  # type: ignore[untyped-decorator]
     def train(message: Message, context: Context) -> Message:
         client = int(context.node_config["partition-id"])
-        trainer = Trainer(task, SEED)
+        trainer = Trainer(setting.learned, seed)
         arrays = message.content["arrays"]
         start = trainer.layout.join([torch.from_numpy(array.numpy().copy()) for array in arrays.values()])
         version = int(message.content["laconic"]["version"])
-        draw = client_draw(SEED, version, client)
+        draw = client_draw(seed, version, client)
         samples = population.shards[client]
         done = Local(trainer, client, samples, Work(1, 10, setting.rate), draw).descend(start)
         named = zip(arrays, trainer.layout.split(done.end), strict=True)
@@ -58,7 +61,9 @@ def own_client_app() -> ClientApp:
     return app
 
 
-client = own_client_app() if WAY == "mod" else client_app(task, population, SENTENCE, SEED)
+client = (
+    trains_as_it_likes(setting, "topk(0.3)+ef", SEED) if WAY == "mod" else client_app(task, population, SENTENCE, SEED)
+)
 server = ServerApp()
 
 

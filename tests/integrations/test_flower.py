@@ -12,9 +12,12 @@ pytest.importorskip("flwr", reason="Flower is not installed: make test-flower")
 
 from laconic.errors import LaconicError, StrategyError
 from laconic.federated.simulate import simulate
-from laconic.integrations.flower import RuleStrategy, from_records, payload_bytes, to_records
+from laconic.integrations.flower import RuleStrategy, client_app, run_rule
+from laconic.integrations.flower_records import from_records, payload_bytes, to_records
 from laconic.worker import ActorMessage
+from tests.federated.processes import inside, three_ways
 from tests.integrations import flower_app
+from tests.integrations.flower_inside import Inside
 from tests.integrations.flower_processes import federation, run_app
 
 SECONDS = 540.0
@@ -22,7 +25,7 @@ MOST_OVERHEAD = 45_000
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("way", ["scaffold", "fedbuff", "mod"])
+@pytest.mark.parametrize("way", flower_app.SENTENCES)
 def test_rounds_are_those_of_virtual_clients_and_bytes_those_of_payloads(way: str, tmp_path: Path) -> None:
     with federation(tmp_path, flower_app.CLIENTS, way) as (environment, counters):
         found = run_app(tmp_path, environment, SECONDS)
@@ -47,6 +50,18 @@ def test_rounds_are_those_of_virtual_clients_and_bytes_those_of_payloads(way: st
     assert overhead <= MOST_OVERHEAD
 
 
+@pytest.mark.parametrize("sentence", three_ways.SENTENCES)
+def test_a_grid_of_nodes_learns_what_virtual_clients_do(sentence: str) -> None:
+    setting = inside.federation(5, 1)
+    task, population = setting.learned, setting.population
+    grid = Inside(client_app(task, population, sentence, 1), {70 + client: client for client in range(len(population))})
+    real = run_rule(grid, task, population, sentence, steps=5, rate=setting.rate, seed=1, patience=60)
+    virtual = simulate(task, population, sentence, 5, rate=setting.rate, seed=1)
+    torch.testing.assert_close(real.parameters, virtual.parameters, rtol=0, atol=0)
+    assert [step.clients for step in real.steps] == [step.clients for step in virtual.steps]
+    assert (real.up_bytes == virtual.up_bytes).all() and (real.down_bytes == virtual.down_bytes).all()
+
+
 def test_records_hold_what_a_message_says_and_no_byte_more_of_payload() -> None:
     message = ActorMessage(
         "report", {"words": [1, 0, 2], "client": 3, "why": "x"}, (torch.arange(5), torch.zeros(0), torch.ones(2, 3))
@@ -63,6 +78,11 @@ def test_records_that_are_damaged_or_of_others_are_refused() -> None:
     records["laconic"]["header"] = records["laconic"]["header"][:-2]
     with pytest.raises(LaconicError):
         from_records(records)
+    records = to_records(ActorMessage("report", {}, (torch.ones(4),)))
+    for lengths in (b"", b"\xc1", b"\x91\xff", b"\x91\x08"):  # none, not msgpack, one of -1, one of 8 bytes of 16
+        records["laconic"]["lengths"] = lengths
+        with pytest.raises(LaconicError, match=r"bytes|lengths"):
+            from_records(records)
     del records["laconic"]
     with pytest.raises(LaconicError, match="mod"):
         from_records(records)

@@ -9,16 +9,20 @@ Two ways, in the order of what they ask for:
   than the model, that compress what is sent down, and asynchronous ones, which Flower has no strategies for.
 
 What a client remembers lies in its context. It is replaced when the server says that the report to which it belongs was
-taken. Flower's interfaces move: this file is all that knows them.
+taken. What a client says is believed of that client alone, and only after it was checked: a reply that is refused is
+logged, and its client has dropped out of the round. Flower's interfaces move: this file and `flower_records.py` are all
+that know them.
 """
 
 from __future__ import annotations
 
+import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
@@ -27,61 +31,29 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 from torch import Tensor
 
-from laconic.errors import LaconicError, StrategyError
+from laconic.errors import ContractError, LaconicError, StrategyError
+from laconic.federated.claims import Claims
 from laconic.federated.client_memory import Memory
 from laconic.federated.layout import Layout
-from laconic.federated.messages import Message as Encoded
 from laconic.federated.messages import Wire
 from laconic.federated.outcome import FederatedOutcome
 from laconic.federated.partition import alike
 from laconic.federated.population import Population
 from laconic.federated.processes.clients import Clients, settled
 from laconic.federated.processes.coordinator import Coordinator, outcome_of
-from laconic.federated.rule import Report, Rule, Server
+from laconic.federated.reports import Reports
+from laconic.federated.rule import Report, Rule, Sent, Server
 from laconic.federated.selection import draw_of_round
 from laconic.federated.strategy import FederatedStrategy
 from laconic.federated.task import Task
-from laconic.rpc.envelope import Envelope
-from laconic.rpc.frames import Limits, decode_envelope, encode
+from laconic.integrations.flower_records import OURS, from_records, payload_bytes, to_records
 from laconic.values.tensor_spec import TensorSpec
-from laconic.worker import ActorMessage
+from laconic.worker import ActorMessage, Field
 
-_OURS, _ARRAYS = "laconic", "arrays"
+_LOGGER = logging.getLogger(__name__)
+_ARRAYS = "arrays"
 _MEMORY, _PENDING, _SEEN = "laconic.memory", "laconic.pending", "laconic.seen"
 _LOOK_SECONDS = 0.2
-
-
-# ---------------------------------------------------------------------------------------------- records
-
-
-def to_records(message: ActorMessage) -> RecordDict:
-    """Return a message as Flower's records: a header, and one array with the bytes of all its tensors."""
-    header, *tensors = encode("", Envelope(0, 0, 1, True, 0, 0, message))
-    lengths = msgspec.msgpack.encode([len(tensor) for tensor in tensors])
-    data = b"".join(tensors)
-    payload = ArrayRecord({"payload": Array(dtype="uint8", shape=(len(data),), stype="bytes", data=data)})
-    return RecordDict({_OURS: ConfigRecord({"header": bytes(header), "lengths": lengths}), "payload": payload})
-
-
-def from_records(content: RecordDict) -> ActorMessage:
-    """Return the message of some records, or raise where they are none of ours."""
-    ours = content.config_records.get(_OURS)
-    payload = content.array_records.get("payload")
-    if ours is None or payload is None or "payload" not in payload:
-        raise LaconicError("a reply has no records of laconic: give the ClientApp the mod `compression`")
-    header, lengths = ours.get("header"), ours.get("lengths")
-    if not isinstance(header, bytes) or not isinstance(lengths, bytes):
-        raise LaconicError("a reply has records of laconic that are damaged")
-    data, frames, begin = memoryview(bytearray(payload["payload"].data)), [header], 0
-    for length in msgspec.msgpack.decode(lengths, type=list[int]):
-        frames.append(data[begin : begin + length])  # type: ignore[arg-type]
-        begin += length
-    return decode_envelope(frames, Limits())[1].message
-
-
-def payload_bytes(content: RecordDict) -> int:
-    """Return the bytes of a message that are a compressor's, or the model's."""
-    return sum(len(array.data) for record in content.array_records.values() for array in record.values())
 
 
 class _InContext:
@@ -123,7 +95,7 @@ def compression(words: str, seed: int = 0) -> Callable[[Message, Context, Callab
         if message.metadata.message_type != MessageType.TRAIN or reply.has_error():
             return reply
         start, end = (_tensors(content.array_records[_ARRAYS]) for content in (message.content, reply.content))
-        told = message.content.config_records[_OURS]
+        told = message.content.config_records[OURS]
         number, version, taken = (int(told[name]) for name in ("number", "version", "taken"))  # type: ignore[arg-type]
         client, layout = _client_of(context), _layout(start)
         memory, pending = _InContext(context, _MEMORY), _InContext(context, _PENDING)
@@ -162,6 +134,8 @@ class RuleStrategy(FedAvg):  # type: ignore[misc]
         self._layout: Layout | None = None
         self._names: list[str] = []
         self._taken: dict[int, int] = {}
+        self._asked = 0
+        self._claims = Claims()
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -179,8 +153,9 @@ class RuleStrategy(FedAvg):  # type: ignore[misc]
         found = []
         for place in chosen:
             told = {"number": server_round, "version": self._server.version, "taken": self._taken.get(nodes[place], -1)}
-            content = RecordDict({_ARRAYS: arrays, "config": config, _OURS: ConfigRecord(told)})
+            content = RecordDict({_ARRAYS: arrays, "config": config, OURS: ConfigRecord(told)})
             found.append(Message(content=content, message_type=MessageType.TRAIN, dst_node_id=nodes[place]))
+        self._asked = len(found)
         return found
 
     def aggregate_train(
@@ -188,26 +163,65 @@ class RuleStrategy(FedAvg):  # type: ignore[misc]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         assert self._server is not None and self._layout is not None
         reports: dict[int, Report] = {}
-        nodes: dict[int, int] = {}
-        wire = Wire(self.strategy.compressor, self._layout, self._seed)
         for reply in replies:
-            if reply.has_error():
+            node = reply.metadata.src_node_id
+            try:
+                report = self._report(server_round, reply)
+                if report.client in reports:
+                    raise ContractError(f"client {report.client} has reported already")
+                self._claims.claim(report.client, node)
+            except LaconicError as error:
+                _drop(node, error)
                 continue
-            told = from_records(reply.content)
-            client = told.number("client")
-            if client in reports or told.number("version") != self._server.version:
-                continue
-            vectors = wire.decode(Encoded.read(told.fields, told.tensors), client, self._server.version)
-            samples = next((m["num-examples"] for m in reply.content.metric_records.values() if "num-examples" in m), 1)
-            reports[client] = Report(client, self._server.version, int(samples), vectors, {})  # type: ignore[arg-type]
-            nodes[client] = reply.metadata.src_node_id
+            reports[report.client] = report
+        metrics = MetricRecord({"reports": len(reports), "dropped": self._asked - len(reports)})
         _, needed = self.strategy.structure.wanted(self.strategy.rule.clients)
         if len(reports) < needed:
-            return None, None
+            return None, metrics
         self._server = self.strategy.rule.aggregate(self._server, [reports[client] for client in sorted(reports)])
-        self._taken |= dict.fromkeys(nodes.values(), server_round)
+        self._taken |= {self._claims.sender_of[client]: server_round for client in reports}
         tensors = self._layout.split(self.strategy.rule.model(self._server))
-        return ArrayRecord({name: Array(x.numpy()) for name, x in zip(self._names, tensors, strict=True)}), None
+        return ArrayRecord({name: Array(x.numpy()) for name, x in zip(self._names, tensors, strict=True)}), metrics
+
+    def _report(self, server_round: int, reply: Message) -> Report:
+        """Return the report of a reply, or raise where it is none of this round."""
+        assert self._server is not None and self._layout is not None
+        version = self._server.version
+        told = _report_on(reply, number=server_round, version=version)
+        if (client := told.number("client")) < 0:
+            raise ContractError(f"it says that it is client {client}, and clients are numbered from 0 on")
+        model = self._server.parameters
+        reports = Reports(Wire(self.strategy.compressor, self._layout, self._seed), Sent({"change": model}))
+        return reports.read(told, client, version, _samples(reply.content), {model.numel()})
+
+
+def _samples(content: RecordDict) -> int:
+    """Return how many samples a client says that it has trained with; 1 where it does not say."""
+    told = next((m["num-examples"] for m in content.metric_records.values() if "num-examples" in m), 1)
+    if isinstance(told, list) or not 1 <= told < math.inf:
+        raise ContractError(f"its num-examples is {told!r}, which is no number from 1 on")
+    return int(told)
+
+
+def _report_on(reply: Message, **about: Field) -> ActorMessage:
+    """Return the report that a reply holds, or raise where it is none, or says of itself anything else than this."""
+    told = from_records(_content(reply))
+    if told.kind != "report" or any(told.fields.get(name) != value for name, value in about.items()):
+        wanted = ", ".join(f"{name} {value}" for name, value in about.items())
+        raise ContractError(f"it was asked for a report of {wanted}, and has sent something else")
+    return told
+
+
+def _content(reply: Message) -> RecordDict:
+    """Return what a reply holds, or raise where it holds nothing."""
+    if reply.has_error():
+        raise ContractError(f"its app has failed: {reply.error.reason}")
+    return reply.content
+
+
+def _drop(node: int, why: LaconicError) -> None:
+    """Say in the log why a node's reply counts for nothing."""
+    _LOGGER.warning("the reply of node %d is refused, and its client has dropped out of the round: %s", node, why)
 
 
 def _tensors(arrays: ArrayRecord) -> dict[str, Tensor]:
@@ -228,7 +242,7 @@ def client_app(task: Task, population: Population, sentence: str, seed: int = 0)
 
     @app.query()  # type: ignore[untyped-decorator]
     def query(message: Message, context: Context) -> Message:
-        return Message(RecordDict({_OURS: ConfigRecord({"client": _client_of(context)})}), reply_to=message)
+        return Message(RecordDict({OURS: ConfigRecord({"client": _client_of(context)})}), reply_to=message)
 
     @app.train()  # type: ignore[untyped-decorator]
     def train(message: Message, context: Context) -> Message:
@@ -267,25 +281,25 @@ def run_rule(
     nodes = _nodes(grid, len(population), patience)
     for client in sorted(nodes):
         coordinator.write(client, ActorMessage("join"))
-    editions, flying = dict.fromkeys(nodes, -1), dict[str, tuple[int, int, float]]()
+    editions, flying = dict.fromkeys(nodes, -1), dict[str, _Asked]()
     number, began = coordinator.current, time.monotonic()
     while not coordinator.is_done:
-        busy = {client for client, *_ in flying.values()}
+        busy = {asked.client for asked in flying.values()}
         for client in [client for client in nodes if client not in busy]:
             work = coordinator.read(client, ActorMessage("work", {"edition": editions[client]}))
             if work is not None and work.kind != "done":
-                asked = Message(content=to_records(work), message_type=MessageType.TRAIN, dst_node_id=nodes[client])
-                for pushed in grid.push_messages([asked]):
-                    flying[pushed] = client, work.nbytes, time.monotonic()
+                question = Message(content=to_records(work), message_type=MessageType.TRAIN, dst_node_id=nodes[client])
+                for pushed in grid.push_messages([question]):
+                    flying[pushed] = _Asked(client, nodes[client], work, time.monotonic())
         replies = list(grid.pull_messages(list(flying)))
         for reply in replies:
-            client, fetched, _ = flying.pop(reply.metadata.reply_to_message_id)
-            editions[client] = _taken_in(coordinator, client, reply, editions[client])
+            asked = flying.pop(reply.metadata.reply_to_message_id)
+            editions[asked.client] = _taken_in(coordinator, asked, reply)
             if counted is not None and reply.has_content():
-                counted(fetched, payload_bytes(reply.content))
+                counted(asked.work.nbytes, payload_bytes(reply.content))
         now = time.monotonic()
-        for pushed in [pushed for pushed, (_, _, since) in flying.items() if now - since > patience]:
-            coordinator.lose(flying.pop(pushed)[0])
+        for pushed in [pushed for pushed, asked in flying.items() if now - asked.since > patience]:
+            coordinator.lose(flying.pop(pushed).client)
         if coordinator.current != number:
             number, began = coordinator.current, now
         elif number is not None and now - began > strategy.structure.deadline:
@@ -297,37 +311,77 @@ def run_rule(
     return outcome_of(answer)
 
 
-def _taken_in(coordinator: Coordinator, client: int, reply: Message, edition: int) -> int:
-    """Hand a reply to the coordinator, and return which edition of the model its client has seen."""
+@dataclass(frozen=True)
+class _Asked:
+    """Work that was sent to a client's node, and when."""
+
+    client: int
+    node: int
+    work: ActorMessage
+    since: float
+
+    def report(self, reply: Message) -> ActorMessage | None:
+        """Return the report on this work, or nothing where the client asks for the whole model, or raise where neither
+        has come."""
+        if reply.metadata.src_node_id != self.node:
+            raise ContractError(f"client {self.client} is node {self.node}")
+        if self.work.kind == "changes" and from_records(_content(reply)).kind == "again":
+            return None
+        return _report_on(reply, **self.about)
+
+    @property
+    def about(self) -> dict[str, Field]:
+        """What a report on this work says of itself."""
+        return {name: self.work.fields[name] for name in ("client", "number")}
+
+
+def _taken_in(coordinator: Coordinator, asked: _Asked, reply: Message) -> int:
+    """Hand a reply to the coordinator, and return which edition of the model its client has seen; one whose reply is
+    refused is waited for no longer."""
+    seen = -1
     try:
-        report = None if reply.has_error() else from_records(reply.content)
-    except LaconicError:
-        report = None
-    if report is None:
-        coordinator.write(client, ActorMessage("failed", {"client": client}))
-        return -1
-    if report.kind == "again":
-        return -1
-    coordinator.write(client, report)
-    return report.number("edition", edition)
+        report = asked.report(reply)
+        if report is None:
+            return seen
+        seen = asked.work.number("edition")
+        answer = coordinator.write(asked.client, report)
+        if answer is not None and answer.kind == "refused":
+            raise ContractError(str(answer.fields["why"]))
+    except LaconicError as error:
+        _drop(asked.node, error)
+        coordinator.write(asked.client, ActorMessage("failed", asked.about))
+    return seen
 
 
 def _nodes(grid: Grid, count: int, patience: float) -> dict[int, int]:
     """Return the node of every client, when all are there."""
-    found: dict[int, int] = {}
+    claims = Claims()
     asked: dict[int, str] = {}
+    answered: set[str] = set()
     end = time.monotonic() + patience
-    while len(found) < count:
+    while len(claims.sender_of) < count:
         for node in grid.get_node_ids():
             if node not in asked:
                 question = Message(content=RecordDict(), message_type=MessageType.QUERY, dst_node_id=node)
                 (asked[node],) = grid.push_messages([question])
-        waits = [pushed for node, pushed in asked.items() if node not in found.values()]
-        for reply in grid.pull_messages(waits):
-            if reply.has_content():
-                found[int(reply.content.config_records[_OURS]["client"])] = reply.metadata.src_node_id  # type: ignore[arg-type]
+        for reply in grid.pull_messages([pushed for pushed in asked.values() if pushed not in answered]):
+            answered.add(reply.metadata.reply_to_message_id)
+            try:
+                claims.claim(_number_in(reply, count), reply.metadata.src_node_id)
+            except LaconicError as error:
+                _LOGGER.warning("node %d takes no part: %s", reply.metadata.src_node_id, error)
         if time.monotonic() > end:
-            raise LaconicError(f"{len(found)} of {count} clients have a node after {patience:g} s: start the others")
-        if len(found) < count:
+            found = len(claims.sender_of)
+            raise LaconicError(f"{found} of {count} clients have a node after {patience:g} s: start the others")
+        if len(claims.sender_of) < count:
             time.sleep(_LOOK_SECONDS)
-    return found
+    return claims.sender_of
+
+
+def _number_in(reply: Message, count: int) -> int:
+    """Return which client a node says it is."""
+    ours = _content(reply).config_records.get(OURS)
+    number = None if ours is None else ours.get("client")
+    if not isinstance(number, int) or not 0 <= number < count:
+        raise ContractError(f"it says that it is client {number!r}, and clients are numbered from 0 to {count - 1}")
+    return number

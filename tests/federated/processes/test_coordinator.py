@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,12 @@ import torch
 from laconic.errors import LaconicError
 from laconic.federated.outcome import FederatedOutcome
 from laconic.federated.processes.coordinator import Coordinator, outcome_of
+from laconic.federated.processes.plain import from_plain
 from laconic.federated.rule import Rule
 from laconic.federated.simulate import simulate
 from laconic.federated.strategy import FederatedStrategy
 from laconic.registry import entries
-from laconic.worker import ActorMessage
+from laconic.worker import ActorMessage, Field
 from tests.federated.processes.inside import Paused, Recorded, World, federation
 
 EF = "fedavg(clients=3) / topk(0.3)+ef"
@@ -35,6 +37,8 @@ SENTENCES = [
     "amble(clients=3)",
     "fl_unlearning(clients=3)",
     "fedbuff(1, at_work=1) / topk(0.3)+ef",
+    'fedavg(clients=3) / stc(0.3)+ef / server(down="stc(0.3)")',
+    "scaffold(clients=3) / stc(0.2)+ef",
 ]
 
 
@@ -187,6 +191,7 @@ def test_a_report_counts_once() -> None:
         lambda m: replace(m, fields={**m.fields, "client": m.number("client") + 1}),  # of another process
         lambda m: replace(m, fields={**m.fields, "client": 600}),
         lambda m: replace(m, fields={**m.fields, "model": "0" * 32}),
+        lambda m: replace(m, fields={**m.fields, "model": None, "version": 7}),  # nobody has sent such a version
         lambda m: replace(m, fields={**m.fields, "number": -1}),
         lambda m: replace(m, kind="settlement"),
     ],
@@ -197,6 +202,20 @@ def test_who_may_not_report_changes_nothing(spoiled: Callable[[ActorMessage], Ac
     assert _kind(world, 0, spoiled(report)) == "refused"
     assert _kind(world, 1, report) == "refused"  # in another's name
     assert shown(world.server) == before
+
+
+NAN = float("nan")
+
+
+def _saying(name: str, value: Field, message: ActorMessage) -> ActorMessage:
+    """Return the message with another value of a field, and without it for None."""
+    fields = {**message.fields, name: value}
+    return replace(message, fields={n: x for n, x in fields.items() if x is not None})
+
+
+def _with_a_mask(message: ActorMessage) -> ActorMessage:
+    fields = {**message.fields, "masks": ["own"], "bits": [8]}
+    return replace(message, fields=fields, tensors=(*message.tensors, torch.zeros(1, dtype=torch.uint8)))
 
 
 def _longer(message: ActorMessage) -> ActorMessage:
@@ -214,7 +233,11 @@ def _longer(message: ActorMessage) -> ActorMessage:
         (lambda m: replace(m, fields={**m.fields, "numels": [1 << 40]}), "entries, where"),
         (lambda m: replace(m, fields={**m.fields, "words": [-1, 2]}), "do not fit together"),
         (lambda m: replace(m, fields={**m.fields, "words": "many"}), "is a list of"),
-        (lambda m: replace(m, fields={**m.fields, "names": ["loss"], "values": [float("nan")]}), "not finite"),
+        (lambda m: replace(m, fields={**m.fields, "names": ["loss"], "values": [NAN]}), "not finite"),
+        (_with_a_mask, "in place of change"),
+        *((partial(_saying, "fetched", value), "'fetched'") for value in (-1, 1 << 40, 2.0, "many", None)),
+        *((partial(_saying, "seconds", value), "'seconds'") for value in (-1.0, 1e9, NAN, float("inf"), [1.0])),
+        (partial(_saying, "training", 1e6), "'training'"),  # for longer than its whole part took
     ],
 )
 def test_a_spoiled_report_is_refused_and_the_round_ends_without_it(
@@ -224,6 +247,8 @@ def test_a_spoiled_report_is_refused_and_the_round_ends_without_it(
     answer = world.server.write(0, spoiled(report))
     assert answer is not None and answer.kind == "refused" and why in str(answer.fields["why"])
     client = report.number("client")
+    _, up, down = from_plain(world.server.state()["counts"])
+    assert up[client] == down[client] == 0
     world.run()
     steps = outcome(world.server).steps
     assert client not in steps[0].clients and client in steps[0].lost and len(steps[0].clients) == 2
@@ -234,6 +259,20 @@ def test_a_report_with_entries_that_are_no_numbers_is_refused() -> None:
     world, report = in_the_middle("fedavg(clients=3)")
     answer = world.server.write(0, replace(report, tensors=tuple(x * float("inf") for x in report.tensors)))
     assert answer is not None and "no numbers" in str(answer.fields["why"])
+
+
+def test_a_client_that_fails_is_given_up_in_the_round_in_which_it_failed_alone() -> None:
+    world, report = in_the_middle()
+    client = report.number("client")
+    before = shown(world.server)
+    world.server.write(0, ActorMessage("failed", {"client": client, "number": report.number("number") + 1}))
+    world.server.write(1, ActorMessage("failed", {"client": client, "number": report.number("number")}))  # of another
+    assert shown(world.server) == before
+    world.server.write(0, ActorMessage("failed", {"client": client, "number": report.number("number")}))
+    world.run()
+    steps = outcome(world.server).steps
+    assert client in steps[0].lost and len(steps[0].clients) == 2
+    same_as_recorded(world)
 
 
 @pytest.mark.parametrize("lost", [0, 1, 2])

@@ -12,15 +12,16 @@ from laconic.errors import LaconicError
 from laconic.federated.processes.launch import run_processes
 from laconic.federated.simulate import simulate
 from laconic.federated.strategy import FederatedStrategy
+from tests.federated.processes import three_ways
 from tests.federated.processes.inside import HERE, Recorded, federation
 
 TIMEOUT = 280.0
 
 
 @pytest.mark.long
-def test_processes_learn_what_virtual_clients_do(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sentence", three_ways.SENTENCES)
+def test_processes_learn_what_virtual_clients_do(sentence: str, tmp_path: Path) -> None:
     setting = federation(5, 1)
-    sentence = "scaffold(clients=3) / topk(0.3)+ef / server(down=int8)"
     real = run_processes(setting, sentence, tmp_path, processes=2, timeout_seconds=TIMEOUT)
     virtual = simulate(setting.learned, setting.population, sentence, 5, rate=setting.rate, seed=1)
     torch.testing.assert_close(real.parameters, virtual.parameters, rtol=0, atol=1e-6)

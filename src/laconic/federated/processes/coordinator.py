@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -12,20 +13,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from laconic.errors import ContractError, LaconicError, StrategyError
+from laconic.errors import ContractError, StrategyError
 from laconic.federated.downlink import Downlink
 from laconic.federated.layout import Vectors
-from laconic.federated.messages import Message, Wire
+from laconic.federated.messages import Wire
 from laconic.federated.outcome import FederatedOutcome, Step
 from laconic.federated.population import Population
 from laconic.federated.processes.plain import from_plain, to_plain
 from laconic.federated.rehearsal import rehearse
+from laconic.federated.reports import Reports, up_to
 from laconic.federated.rule import Report, Server
 from laconic.federated.selection import draw_of_round, draw_of_start
 from laconic.federated.strategy import FederatedStrategy
 from laconic.federated.task import Task
 from laconic.worker import ActorMessage, Field
 
+_LOGGER = logging.getLogger(__name__)
 ADDRESS = "federation"
 OBSERVER = 1 << 20
 """The number of a process that only waits for the outcome."""
@@ -88,14 +91,13 @@ class Coordinator:
         self._rule, self._structure, self._population = strategy.rule, strategy.structure, population
         self._steps, self._rate, self._seed, self._processes = steps, rate, seed, processes
         first = rehearse(strategy, task, population, rate, seed)
-        self._expected = first.sent
-        self._wire = Wire(strategy.compressor, first.layout, seed)
+        self._reports = Reports(Wire(strategy.compressor, first.layout, seed), first.sent)
         self._server: Server = first.server
         self._downlink = Downlink(Wire(strategy.structure.downward(), first.layout, seed), 0)
         self._present: set[int] = set()
         self._round: _Round | None = None
         self._started = 0  # rounds, or clients where there are none
-        self._digests: dict[int, str] = {}  # of what was published at each version that somebody may have started from
+        self._sent: dict[int, tuple[str, int]] = {}  # digest and bytes of each version that somebody may start from
         self._taken = np.full(len(population), -1, dtype=np.int64)  # the round of each client's last report
         self._up, self._down = (np.zeros(len(population), dtype=np.int64) for _ in range(2))
         self._log: list[Step] = []
@@ -115,7 +117,7 @@ class Coordinator:
             self._close_if(message.number("round"))
             return ActorMessage("closed")
         if message.kind == "failed":
-            return self._failed(sender, message.number("client"))
+            return self._failed(sender, message.number("client"), message.number("number"))
         if message.kind == "report":
             return self._report(sender, message)
         raise ContractError(f"the kind {message.kind!r} of a message is not known here")
@@ -146,7 +148,7 @@ class Coordinator:
             "present": sorted(self._present),
             "round": None if going is None else to_plain((going.number, going.reports, going.lost, going.refused)),
             "started": self._started,
-            "digests": to_plain(self._digests),
+            "sent": to_plain(self._sent),
             "counts": to_plain((self._taken, self._up, self._down)),
             "log": [to_plain(asdict(step)) for step in self._log],
             "begun": self._begun,
@@ -160,7 +162,7 @@ class Coordinator:
         self._present = set(state["present"])
         self._round = None if state["round"] is None else _Round(*from_plain(state["round"]))
         self._started, self._begun, self._seconds = state["started"], state["begun"], state["seconds"]
-        self._digests = from_plain(state["digests"])
+        self._sent = from_plain(state["sent"])
         self._taken, self._up, self._down = (array.copy() for array in from_plain(state["counts"]))
         self._log = [Step(**from_plain(step)) for step in state["log"]]
 
@@ -257,9 +259,10 @@ class Coordinator:
     def _publish(self) -> None:
         self._published = self._downlink.publish(self._rule.down(self._server), self._server.version)
         version = self._server.version
-        if version not in self._digests:
-            self._digests = {v: d for v, d in self._digests.items() if self._rule.asynchronous}
-            self._digests[version] = digest(self._published)
+        if version not in self._sent:
+            nbytes = sum(vector.nbytes for vector in self._published.values())
+            self._sent = {v: sent for v, sent in self._sent.items() if self._rule.asynchronous}
+            self._sent[version] = digest(self._published), nbytes
 
     def _step(self, taken: Sequence[Report], going: _Round) -> None:
         """Let the server step with these reports, where there are any."""
@@ -285,7 +288,7 @@ class Coordinator:
             "client": client,
             "number": self._round.number[client],
             "version": self._server.version,
-            "model": self._digests[self._server.version],
+            "model": self._sent[self._server.version][0],
             "taken": int(self._taken[client]),
             "edition": self._downlink.edition,
             **{name: value for name, value in asdict(work).items() if value is not None},
@@ -310,22 +313,22 @@ class Coordinator:
             return None  # of a round that a server which was started again has not begun again yet
         going = self._round
         if self.is_done or going is None or going.number.get(client) != number:
-            return ActorMessage(
-                "refused", {"why": f"round {number} is over, or client {client} was not selected in it"}
-            )
+            return _refused(f"round {number} is over, or client {client} was not selected in it")
         if client not in going.waits_for and client not in going.lost and not self._rule.asynchronous:
-            return ActorMessage("refused", {"why": f"client {client} has reported already"})
-        if message.fields.get("model") != self._digests.get(version):
-            return ActorMessage("refused", {"why": f"client {client} started from a model that nobody has sent it"})
+            return _refused(f"client {client} has reported already")
+        model, nbytes = self._sent.get(version, (None, 0))
+        if model is None or message.fields.get("model") != model:
+            return _refused(f"client {client} started from a model that nobody has sent it")
+        samples, lengths = len(self._population.shards[client]), self._rule.lengths(self._server, self._published)
         try:
-            report = self._decoded(client, version, message)
-        except Exception as error:  # whatever is wrong with it, it is the client's fault, and must not stop the server
+            report = self._reports.read(message, client, version, samples, lengths)
+            fetched = up_to(nbytes, message.fields, "fetched")  # changes of the model are sent where they are shorter
+        except ContractError as error:
             self._give_up(going.refused, client)
             self._go_on()
-            why = str(error) if isinstance(error, LaconicError) else f"its payload cannot be decoded ({error})"
-            return ActorMessage("refused", {"why": f"client {client}: {why}"})
+            return _refused(str(error))
         self._up[client] += message.nbytes
-        self._down[client] += message.number("fetched")
+        self._down[client] += fetched
         going.reports.append(report)
         going.lost = [one for one in going.lost if one != client]
         if self._rule.asynchronous:  # every report is taken in its turn
@@ -333,31 +336,14 @@ class Coordinator:
         self._go_on()
         return ActorMessage("received")
 
-    def _failed(self, sender: int, client: int) -> ActorMessage:
-        """Give up a client in this round, since its home says that it cannot do its part."""
-        if self._round is not None and self._home(client) == sender and client in self._round.waits_for:
-            self._give_up(self._round.refused, client)
+    def _failed(self, sender: int, client: int, number: int) -> ActorMessage:
+        """Give up a client in this round, since it cannot do its part."""
+        going = self._round
+        waits = going is not None and client in going.waits_for and going.number[client] == number
+        if going is not None and waits and self._home(client) == sender:
+            self._give_up(going.refused, client)
             self._go_on()
         return ActorMessage("given up")
-
-    def _decoded(self, client: int, version: int, written: ActorMessage) -> Report:
-        """Return what a message says, or raise where it is not what a client of this rule sends."""
-        message = Message.read(written.fields, written.tensors)
-        vectors, numbers = self._expected.vectors, self._expected.numbers
-        if list(message.payloads) != list(vectors) or not set(numbers) <= set(message.numbers):
-            raise ContractError(f"it sends {', '.join(message.payloads)} in place of {', '.join(vectors)}")
-        numels = {name: ActorMessage("", dict(own)).number("numel") for name, (own, _) in message.payloads.items()}
-        known = self._rule.lengths(self._server, self._published)
-        if not set(numels.values()) <= known:
-            raise ContractError(f"its vectors have {sorted(numels.values())} entries, where {sorted(known)} may be")
-        if message.nbytes > (most := self._wire.most_bytes(numels)):
-            raise ContractError(f"it sends {message.nbytes} bytes, more than the {most} that its vectors can take")
-        decoded = self._wire.decode(message, client, version)
-        if not all(bool(vector.isfinite().all()) for vector in decoded.values()):
-            raise ContractError("its vectors have entries that are no numbers")
-        seconds, training = (float(str(written.fields.get(name, 0.0))) for name in ("seconds", "training"))
-        samples = len(self._population.shards[client])
-        return Report(client, version, samples, decoded, message.numbers, seconds, training)
 
     def _outcome(self) -> ActorMessage:
         steps = msgspec.json.encode(self._log)
@@ -369,6 +355,12 @@ class Coordinator:
             torch.frombuffer(bytearray(steps), dtype=torch.uint8),
         )
         return ActorMessage("outcome", {"version": self._server.version}, tensors)
+
+
+def _refused(why: str) -> ActorMessage:
+    """Return the answer to a report that is not taken, and note it for whoever looks after the server."""
+    _LOGGER.warning("a report is refused: %s", why)
+    return ActorMessage("refused", {"why": why})
 
 
 def outcome_of(message: ActorMessage) -> FederatedOutcome:
