@@ -122,7 +122,7 @@ def _show_sharded(advice: Advice, console: Console) -> None:
             _seconds(option.exposed_seconds),
             number(option.speed_up),
             _bytes(option.sent_bytes),
-            _bytes(option.leaving_bytes),
+            _bytes(option.leaving_bytes) if option.leaving_bytes else "",  # hosts are not known, or there is one
             _gib(memory.state),
             _gib(memory.gathered + memory.copies + memory.errors),
             _gib(memory.activations),

@@ -36,7 +36,7 @@ def block(advice: Advice, anchor: str) -> Markup:
             Cell(step.of(option.serial_seconds), option.serial_seconds),
             Cell(times(option.speed_up), option.speed_up),
             Cell(sent.of(option.sent_bytes), option.sent_bytes),
-            Cell(sent.of(option.leaving_bytes), option.leaving_bytes),
+            Cell(sent.of(option.leaving_bytes or None), option.leaving_bytes),
             *(Cell(memory.of(getattr(option.memory, part)), getattr(option.memory, part)) for part in _PARTS),
             Cell(memory.of(option.memory.total), option.memory.total, "bad" if option.fits is False else None),
             Cell(_fits(option), None, "bad" if option.fits is False else None),
