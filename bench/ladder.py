@@ -27,7 +27,7 @@ from bench.packed import Packed, Table, lines  # noqa: E402
 from bench.rungs.choosing import Method, Rung, needed, read  # noqa: E402
 from bench.rungs.guards import on_other_data  # noqa: E402
 from bench.rungs.run import Run  # noqa: E402
-from bench.rungs.tasks import data_of  # noqa: E402
+from bench.rungs.tasks import data_of, refuse_repetition  # noqa: E402
 
 from laconic.planner.runs import FOLDER  # noqa: E402
 
@@ -65,6 +65,7 @@ class Ladder(Packed[Run]):
     """The runs of a rung."""
 
     def __init__(self, given: argparse.Namespace, rung: Rung, methods: list[Method], table: Table) -> None:
+        refuse_repetition(rung, given.data)
         super().__init__(given, table, (given, rung))
         self._rung, self._methods, self._data = rung, methods, data_of(rung, given.data)
         if others := [str(seed) for seed in rung.seeds if on_other_data(seed, self._data, table.rows)]:
@@ -82,9 +83,12 @@ class Ladder(Packed[Run]):
 
     def described(self, run: Run, row: dict[str, Any]) -> str:
         shown = "diverged" if row["loss"] is None else f"{row['loss']:.4f}"
+        scale = row.get("noise_scale")
+        above = scale is not None and row["samples_per_step"] > scale
         return (
             f"{run.purpose:6} {shown:>8}  {run.lr:<7g} seed {run.seed}  {row['seconds']:6.1f} s"
             f"  {row.get('bytes', 0):.3g} B  {run.steps} steps  {run.optimizer}: {run.sentence}"
+            + (f"  (a batch of {row['samples_per_step']:,} is above its noise scale, {scale:,.0f})" if above else "")
         )
 
     @staticmethod

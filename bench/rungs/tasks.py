@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import torch
@@ -13,6 +14,10 @@ from bench.tasks.cifar import Cifar
 from bench.tasks.recommender import Recommender
 from bench.tasks.transformer import Shape
 
+from laconic.errors import LaconicError
+
+KEPT = 0.95
+"""The share of a frozen text that is trained on, at least: the rest is held out."""
 OF_TEXT = {"bytes": Bytes, "bpe": Bpe}
 
 
@@ -22,6 +27,23 @@ def data_of(rung: Rung, data: Path | None) -> str:
         return ""
     task = OF_TEXT[rung.task]
     return task.digest(task.checked(data))
+
+
+def refuse_repetition(rung: Rung, data: Path | None) -> None:
+    """Raise an error where the runs of a rung would pass over the text that there is more often than the rung allows:
+    what is learned by heart says little of what a method does to learning."""
+    if rung.task not in OF_TEXT:
+        return
+    task, samples = OF_TEXT[rung.task], rung.steps * rung.rows * WORKERS * rung.context
+    path = task.checked(data)
+    length = task.length(path)
+    if (passes := samples / length.tokens) > rung.passes:
+        least = math.ceil(length.bytes * passes / rung.passes / KEPT / 1e6)
+        raise LaconicError(
+            f"a run of {rung.name} takes {samples:,} tokens, which is {passes:.3g} passes over the {length.tokens:,} "
+            f"to train on in {path}, where the rung allows {rung.passes:g}: freeze a longer text, by `--megabytes "
+            f"{least}` or more of {task.made_by}"
+        )
 
 
 def task_of(rung: Rung, data: Path | None, device: torch.device, workers: int) -> Task:

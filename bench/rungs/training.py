@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from bench.rungs.guards import refuse
+from bench.rungs.noise import NoiseScale
 from bench.rungs.run import Run, share_of_rate, strategy_at
 from torch import Tensor, nn
 
@@ -19,6 +20,8 @@ from laconic.runtime.tiers import is_collective
 
 DECAY, WITH_MOMENTUM, LONGEST = 0.1, 5e-4, 1.0
 """The weight decay of matrices, the same where it is added to gradients, and the norm to which these are clipped."""
+BASELINE = str(strategy_at("bsp", 1))
+"""The method whose gradients' noise is measured."""
 POINTS = 10
 """The validations of a run."""
 
@@ -57,6 +60,8 @@ def train(run: Run, task: Any, together: bool = True, compile: bool = False) -> 
     curve: list[tuple[int, float]] = []
     metrics: dict[str, float] = {}
     every = max(1, run.steps // POINTS)
+    plain = run.sentence == BASELINE and run.workers > 1
+    watched = NoiseScale(task, run.seed, run.workers) if plain else None
     loss: Callable[..., Tensor] = task.loss
     if together and is_collective(strategy):
         loss = laconic.batched(task.loss, compile=compile)
@@ -67,6 +72,8 @@ def train(run: Run, task: Any, together: bool = True, compile: bool = False) -> 
         curve.append((step, round(found["loss"], 5)))
         if not math.isfinite(found["loss"]):
             raise DivergedError
+        if watched is not None and step < run.steps:
+            watched.at(model, step)
 
     def work() -> None:
         model: nn.Module = task.build(run.seed).to(task.device)
@@ -105,10 +112,12 @@ def train(run: Run, task: Any, together: bool = True, compile: bool = False) -> 
         "data": task.data,
         "parameters": sum(shape.numel() for shape in built),
         "tensors": len(built),
-        "samples_per_step": task.samples * run.workers,
+        "samples_per_step": (samples := task.samples * run.workers),
+        "epochs": None if task.size is None else round(samples * run.steps / task.size, 4),
         "loss": None if diverged else round(loss_at_end, 5),
         "metrics": {name: round(value, 5) for name, value in metrics.items()},
         "curve": [point for point in curve if math.isfinite(point[1])],
+        **(watched.fields if watched is not None else {}),
         **sent,
         "seconds": round(time.perf_counter() - begin, 2),
         **({"diverged": True} if diverged else {}),

@@ -21,6 +21,8 @@ class Task(Protocol):
     """Of model: "transformer", "convolutional", "recommender" or "classifier"."""
     samples: int
     """Of one worker's batch: images, interactions, or tokens."""
+    size: int | None
+    """Of the training data, in the same; None where every sample is fresh."""
     data: str
     """A hash of what is trained on, where that differs from machine to machine; else empty."""
 

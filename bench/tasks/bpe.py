@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from bench.tasks.text import Text, Tokens
+from bench.tasks.text import Length, Text, Tokens
 from bench.tasks.transformer import Shape
 
 
@@ -23,6 +23,12 @@ class Bpe(Text):
     @staticmethod
     def digest(data: Path) -> str:
         return hashlib.sha256(data.read_bytes()).hexdigest()[:16]
+
+    @staticmethod
+    def length(data: Path) -> Length:
+        with np.load(data, allow_pickle=False) as kept:
+            training, lengths = kept["training"], kept["lengths"]
+        return Length(len(training), int(lengths[training].sum()))
 
     @staticmethod
     @lru_cache(maxsize=1)

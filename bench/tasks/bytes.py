@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 import torch
 from bench.corpus import digest, read
-from bench.tasks.text import Text, Tokens
+from bench.tasks.text import Length, Text, Tokens
 from bench.tasks.transformer import Shape
 
 
@@ -22,6 +23,11 @@ class Bytes(Text):
     @staticmethod
     def digest(data: Path) -> str:
         return digest(data)
+
+    @staticmethod
+    def length(data: Path) -> Length:
+        count = int(json.loads(data.with_suffix(".json").read_text())["training_bytes"])
+        return Length(count, count)
 
     @staticmethod
     @lru_cache(maxsize=1)

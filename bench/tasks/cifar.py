@@ -37,6 +37,7 @@ class Cifar:
         self.samples, self.device, self.blocks = batch, torch.device(device), blocks
         images = decoded(data or default_images())
         self.images, self.labels, self.test_images, self.test_labels = (x.to(self.device) for x in images)
+        self.size = len(self.images)
         everything = torch.arange(len(self.images), device=self.device)
         self.shards = [everything] * workers
         if skewed:

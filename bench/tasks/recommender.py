@@ -17,7 +17,7 @@ class Recommender:
     the workers meet users as often as before, but for neighbours in frequency.
     """
 
-    name, kind, data = "recommender", "recommender", ""
+    name, kind, data, size = "recommender", "recommender", "", None
 
     def __init__(
         self,
@@ -34,8 +34,8 @@ class Recommender:
                 f"{workers} workers cannot share {users:,} users in {GROUPS} groups equally: take a number of workers "
                 f"that divides {GROUPS}, and a multiple of {GROUPS} users"
             )
-        self.samples, self.workers, self.skewed = batch, workers, skewed
-        self.world = World(users, items, torch.device(device))
+        self.samples, self.workers, self.skewed, self.device = batch, workers, skewed, torch.device(device)
+        self.world = World(users, items, self.device)
         self.held_out = self.world.interactions(self._uniform(held_out, "held out"))
 
     def _uniform(self, count: int, *place: object) -> Tensor:

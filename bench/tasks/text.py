@@ -25,6 +25,14 @@ class Tokens:
     lengths: Tensor
 
 
+@dataclass(frozen=True)
+class Length:
+    """How long a text is: in tokens, and in the bytes that they stand for."""
+
+    tokens: int
+    bytes: int
+
+
 class Text:
     """Predict each token of a window from those before it; the batch is of so many windows a worker.
 
@@ -52,6 +60,7 @@ class Text:
     ) -> None:
         data, shape = self.checked(data), shape or self.usual
         tokens, self.data = self.read(data, torch.device(device)), self.digest(data)
+        self.size = len(tokens.training)
         self.tokens, self.shape = tokens, replace(shape, vocabulary=len(tokens.lengths))
         self.windows, self.samples, self.device = batch, batch * shape.context, tokens.training.device
         self.own = (len(tokens.training) - 1) // shape.context // (workers if skewed else 1)
@@ -80,6 +89,11 @@ class Text:
     @staticmethod
     def digest(data: Path) -> str:
         """Return the beginning of a hash of the text in a file: packages differ from machine to machine."""
+        raise NotImplementedError
+
+    @staticmethod
+    def length(data: Path) -> Length:
+        """Return how long the training text in a file is."""
         raise NotImplementedError
 
     @staticmethod

@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import math
 import tomllib
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from bench.rungs.choosing import TUNING_SEED, Method, Rung, needed, read
 from bench.rungs.guards import on_other_data, refuse
+from bench.rungs.noise import NoiseScale
 from bench.rungs.run import Run, at_length, share_of_rate
+from bench.rungs.tasks import OF_TEXT, refuse_repetition
 from bench.rungs.training import train
 from torch import Tensor, nn
 from torch.nn import functional
@@ -124,6 +128,30 @@ class TestGuards:
         assert on_other_data(1, "b", rows) and not on_other_data(3, "b", rows)
         assert on_other_data(1, "a", [{"seed": 1, "purpose": "fewer"}])
 
+    def test_a_text_is_not_passed_over_more_often_than_its_rung_allows(self, tmp_path: Path) -> None:
+        text = tmp_path / "text.xz"
+        text.touch()
+        text.with_suffix(".json").write_text(json.dumps({"training_bytes": 4_000_000}))
+        rung = replace(RUNG, task="bytes", rows=5, context=100, steps=2000, passes=2)
+        refuse_repetition(rung, text)
+        with pytest.raises(LaconicError, match=r"2\.2 passes over the 4,000,000 .* `--megabytes 5` or more"):
+            refuse_repetition(replace(rung, steps=2200), text)
+        pairs = tmp_path / "text.npz"
+        np.savez(pairs, training=np.zeros(1_000_000, np.uint16), lengths=np.array([4]))
+        with pytest.raises(LaconicError, match=r"8 passes over the 1,000,000 .* `--megabytes 17` .*byte_pairs"):
+            refuse_repetition(replace(rung, task="bpe"), pairs)
+
+    def test_every_rung_of_text_has_a_limit_and_images_have_none(self) -> None:
+        table = tomllib.loads((Path(__file__).parents[2] / "bench" / "rungs.toml").read_text())
+        rungs = [read(table, name, defaultdict(dict))[0] for name in table.keys() - {"rates", "method"}]
+        assert {rung.name: rung.passes for rung in rungs if rung.task in OF_TEXT} == dict.fromkeys(
+            ["breadth", "skewed", "depth", "confirm", "bpe"], 2
+        )
+        for rung in rungs:
+            if rung.task not in OF_TEXT:
+                assert math.isinf(rung.passes)
+                refuse_repetition(replace(rung, steps=10**9), None)
+
     def test_phases_are_shares_of_the_run_and_rows_are_compared_at_full_length(self) -> None:
         run = Run("t", "r", 2, "adamw", "bsp until step {10%}, then local(3)", 0.1, 1, 30, 300, "rate")
         assert "until step 3," in run.trained and "until step 30," in run.sentence
@@ -139,7 +167,7 @@ class TestGuards:
 class Line:
     """Fit a line to points that differ from worker to worker; what was evaluated is kept."""
 
-    name, kind, samples, data, device = "line", "classifier", 4, "", torch.device("cpu")
+    name, kind, samples, size, data, device = "line", "classifier", 4, 96, "", torch.device("cpu")
 
     def __init__(self) -> None:
         self.evaluated: list[Tensor] = []
@@ -182,6 +210,21 @@ class TestTraining:
         assert not torch.allclose(task.evaluated[-1], kept[0], rtol=1e-2)
         assert row["loss"] == pytest.approx(float(task.evaluated[-1].norm()), abs=1e-4)
         assert row["metrics"] == {"size": 2.0} and len(row["curve"]) == 10 and row["parameters"] == 8
+
+    def test_rows_say_how_often_the_data_were_seen(self) -> None:
+        fresh = Line()
+        fresh.size = None  # type: ignore[assignment]
+        assert train(run("bsp"), Line())["epochs"] == 20 * 4 * 3 / 96
+        assert train(run("bsp"), fresh)["epochs"] is None
+
+    def test_a_baseline_says_its_noise_scale_and_trains_as_without(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        watched, other = train(run("bsp"), Line()), train(run("bsp / cast_fp16"), Line())
+        assert [step for step, _ in watched["noise_curve"]] == [2 * k for k in range(1, 10)]
+        assert watched["noise_scale"] is None or watched["noise_scale"] > 0
+        assert "noise_scale" not in other and "noise_scale" not in train(run("bsp", workers=1), Line())
+        monkeypatch.setattr(NoiseScale, "at", lambda *_: None)
+        monkeypatch.setattr(NoiseScale, "fields", {})
+        assert train(run("bsp"), Line())["curve"] == watched["curve"]
 
     def test_displacements_travel_in_32_bits(self) -> None:
         def sent(rounds: int) -> int:

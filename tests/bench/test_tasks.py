@@ -20,6 +20,7 @@ from bench.tasks.bytes import Bytes
 from bench.tasks.cifar import Cifar, shards_by_label
 from bench.tasks.draws import below, uniform
 from bench.tasks.recommender import Recommender
+from bench.tasks.text import Length
 from bench.tasks.transformer import Shape
 from examples.recommender import GROUPS
 from torch import Tensor, nn
@@ -80,6 +81,17 @@ def test_a_batch_depends_on_seed_step_and_worker_alone(name: str, small: dict[st
         assert [x.shape for x in batch] == [x.shape for x in batches[0]]
         assert not torch.equal(batch[0], batches[0][0])
     assert batches[0][-1].numel() == task.samples
+
+
+def test_a_task_says_how_much_there_is_to_train_on(small: dict[str, Make], tmp_path: Path) -> None:
+    assert {name: make().size for name, make in small.items()} == {
+        "cifar": 40,
+        "recommender": None,
+        "bpe": 900,
+        "bytes": 900,
+    }
+    np.savez(tmp_path / "text.npz", training=np.array([0, 1, 1]), lengths=np.array([1, 4]))
+    assert Bpe.length(tmp_path / "text.npz") == Length(3, 9)
 
 
 @every

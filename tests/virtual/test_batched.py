@@ -22,6 +22,7 @@ SENTENCES = (
     "diloco(3)",
     "bsp / none / allreduce / dear",
     "accumulate(2)",
+    "jointspar(keep=0.1)",  # steps in which no layer is drawn, so that no parameter requires a gradient
 )
 
 

@@ -48,6 +48,8 @@ class Run:
     diverged: bool = False
     skewed: bool = False  # whether workers' shards differ in kind
     data: str = ""  # a hash of what was trained on, where that differs from machine to machine
+    epochs: NotNegative | None = None  # passes over the training data; None: nobody knows, or all samples are fresh
+    noise_scale: Positive | None = None  # of a baseline's gradients, in samples; None: not measured, or infinite
     metrics: dict[str, Finite | None] = field(default_factory=dict)
     curve: tuple[tuple[Count, Finite | None], ...] = ()  # step and validation loss on the way
     bytes: NotNegative = 0.0  # that one worker sent in the whole run, in the mean over workers

@@ -56,7 +56,8 @@ def _with_the_others(
     out: Tensor = _Known.apply(value, row, *(parameters[i] for i in used))  # type: ignore[no-untyped-call]
     for hook in tuple(model._forward_hooks.values()):
         if isinstance(hook, OnForward):  # who follows the model's passes sees the loss as its output
-            hook(model, batch, out)
+            revived = hook(model, batch, out)  # where no parameter needs a gradient in this step
+            out = out if revived is None else revived
     return out
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from statistics import median
 
 from laconic.experiments.statistics import Spread
 from laconic.frontier.map import Offer
 from laconic.frontier.tables import Line, Table
 from laconic.report.page.units import MISSING, number, times, with_unit
 
+PASSES = 2
+"""Over a text, at most: what is learned by heart says little of what a method does to learning."""
 LINE_COLUMNS = ("method", "rate", "seeds", "loss", "gap %", "[95 %]", "tokens", "[95 %]", "bytes / DDP16", "metrics")
 OFFER_COLUMNS = ("method", "step", "sent", "tokens", "speed-up", "[95 %]", "pays", "loss by")
 
@@ -65,6 +68,33 @@ def warnings(table: Table) -> Iterator[str]:
         for warning in line.tuned.warnings:
             yield f"{table.name(line.method)}: {warning}"
     yield from table.left_out
+    yield from _repeated(table)
+    yield from _above_noise(table)
+
+
+def _repeated(table: Table) -> Iterator[str]:
+    """Yield the seeds whose runs passed over their text more often than they should; images have many epochs."""
+    if table.kind != "transformer":
+        return
+    most: dict[int, float] = {}
+    for run in table.runs:
+        most[run.seed] = max(most.get(run.seed, 0.0), run.epochs or 0.0)
+    for seed, epochs in sorted(most.items()):
+        if epochs > PASSES:
+            yield f"seed {seed}: runs passed {epochs:.2g} times over their text, where more than {PASSES} is too many"
+
+
+def _above_noise(table: Table) -> Iterator[str]:
+    """Yield the baselines whose batch was above the noise scale of their gradients in reported runs."""
+    for line in table.lines:
+        reported = [run for run in line.tuned.reported if run.noise_scale is not None]
+        for batch in sorted({run.samples_per_step for run in reported}):
+            scale = median(run.noise_scale or 0.0 for run in reported if run.samples_per_step == batch)
+            if batch > scale:
+                yield (
+                    f"{table.name(line.method)}: its batch of {batch:,} is above the noise scale of its gradients, "
+                    f"{scale:,.0f}: part of the batch is wasted, which flatters methods that exchange less"
+                )
 
 
 def spread(found: Spread, unit: float, digits: int = 4) -> str:
