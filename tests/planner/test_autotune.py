@@ -18,7 +18,7 @@ from laconic.planner.risk import Training, risk_of
 from laconic.virtual.compute import Compute
 
 WORKERS, STEPS = 4, 14
-TRAINING = Training("classifier", "sgd", WORKERS, 4_148)  # at most ten times smaller than the model whose losses were measured
+TRAINING = Training("classifier", "sgd", WORKERS, 4_148)  # not ten times smaller than the model that was measured
 COMPUTE = Compute(0.004, 0.008, 0.001)
 
 
