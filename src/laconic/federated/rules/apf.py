@@ -36,8 +36,9 @@ class APF(Rule):
     has seen the same models, so that no mask is sent. All clients take part in every round. Where more than 80 % rest,
     the threshold is halved.
 
-    The paper's saving of 60 % was not found on digits among five clients: 9 % of the bytes of 400 rounds, and 13 % of
-    300 rounds with a large rate and eight hidden units, where 23 % rest in the last rounds.
+    The paper's saving of 60 % was not found on digits. Among five clients 9 % of the bytes of 400 rounds are saved, and
+    13 % of 300 rounds with a large rate and eight hidden units, where 23 % rest in the last rounds. It takes long until
+    scalars swing: two clients with such a model save 28 % of 3,000 rounds, at an accuracy lower by 0.6 points.
     """
 
     rests_again: ClassVar[bool] = False
