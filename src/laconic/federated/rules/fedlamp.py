@@ -151,9 +151,9 @@ class FedLamp(Rule):
     among those whose next round fits into what is left of the budgets; then fast clients get more and slow ones less.
     The run ends where nothing fits. Where the compression has no share, steps alone are chosen. Readings chosen: the
     bound is Basu et al.'s for local steps with compression; its constants are measured from clients' mean steps and
-    from how much of their changes' energy some shares hold. That bound is careful: on digits among 20
-    clients, with speeds and links of 1:8, 90 % took 0.90 to 1.14 times as long as with FedAvg's best number of epochs, and
-    0.62 to 0.70 times with `weight=0.1` (three seeds); the paper reports more.
+    from how much of their changes' energy some shares hold. That bound is careful: on digits among 20 clients, with
+    speeds and links of 1:8, 90 % took 0.90 to 1.14 times as long as with FedAvg's best number of epochs, and 0.62 to
+    0.70 times with `weight=0.1` (three seeds); the paper reports more.
     """
 
     batch: int = knob(10, low=1, doc="samples of a client's step")
