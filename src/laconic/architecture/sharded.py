@@ -142,13 +142,13 @@ def sdp4bit() -> ShardedMethod:
     return ShardedMethod(four, "int8(128)", four, "int4(128)+ef21")
 
 
-def loco() -> ShardedMethod:
+def loco(codec: str = "strided_bits(4, 128)") -> ShardedMethod:
     """LoCo's sharded form: gradients in four bits with a memory of one byte a value, weights as they are.
 
     Its row is `loco_adaptor`; the bare name is a word of compression, which stands behind another one and is no
     strategy, so that among shards it is free for the method.
     """
-    bits = "strided_bits(4, 128)+loco"
+    bits = f"{codec}+loco"
     return ShardedMethod(bits, bits, bits)
 
 
@@ -212,7 +212,6 @@ def shardings(inside: int, hosts: int) -> list[Sharding]:
     whole = zero_plus_plus(inside) if several else ShardedMethod(zeropp_qgz().alone, weights=zeropp_qwz().weights)
     found.append(Sharding("ZeRO++", "zero_plus_plus", whole))
     found.append(Sharding("SDP4Bit", "sdp4bit", sdp4bit()))
-    bits = f"{zeropp_qgz().alone}+loco"
-    remembering = ShardedMethod(bits, bits, bits)
+    remembering = loco(zeropp_qgz().alone)
     words = remembering.gradients("node", "host") if several else remembering.gradients()
     return [*found, Sharding("LoCo", words, remembering)]

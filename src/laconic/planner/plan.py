@@ -105,10 +105,8 @@ def plan(
     chip = source.gpu
     if network == PROBE:
         links = _probed_links(source, workers)
-    elif named:
-        links = links_named(network, workers, chip, latency, gpus_per_host)
     else:
-        links = links_of(network, workers, chip, latency, gpus_per_host)
+        links = (links_named if named else links_of)(network, workers, chip, latency, gpus_per_host)
     has_bytes = given if given is not None or chip is None else chip.memory_bytes
     preferences = Preferences(
         objective,
