@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -18,11 +18,13 @@ Meddle = Callable[[int, Message], RecordDict | Error | None]
 
 @dataclass
 class Inside(Grid):  # type: ignore[misc]
-    """Nodes by their ids, each with the number of its client; `meddle` sees every reply to work."""
+    """Nodes by their ids, each with the number of its client; `meddle` sees every reply to work, and `silent` ones do
+    their work, of which no reply arrives."""
 
     app: ClientApp
     clients: Mapping[int, int]
     meddle: Meddle = field(default=lambda node, reply: None)
+    silent: Collection[int] = ()
 
     def __post_init__(self) -> None:
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
@@ -49,6 +51,8 @@ class Inside(Grid):  # type: ignore[misc]
         message.metadata.__dict__["_message_id"] = own  # as the SuperLink gives it
         reply = self.app(message, self._contexts[node])
         other = self.meddle(node, reply) if message.metadata.message_type == "train" else None
+        if node in self.silent and message.metadata.message_type == "train":
+            return own
         self._replies[own] = reply if other is None else Message(other, reply_to=message)
         return own
 

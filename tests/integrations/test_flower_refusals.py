@@ -13,7 +13,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: make test-flower")
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
-from laconic.errors import ContractError
+from laconic.errors import ContractError, LaconicError
 from laconic.federated.claims import Claims
 from laconic.federated.layout import Layout
 from laconic.federated.outcome import FederatedOutcome
@@ -39,11 +39,17 @@ def sentence_of(words: str) -> str:
     return f"fedavg(clients={CLIENTS}) / {words}"
 
 
-def by_rule(meddle: Meddle, nodes: dict[int, int] = NODES, words: str = WORDS) -> FederatedOutcome:
+def by_rule(
+    meddle: Meddle = lambda node, reply: None,
+    nodes: dict[int, int] = NODES,
+    words: str = WORDS,
+    silent: tuple[int, ...] = (),
+) -> FederatedOutcome:
     sentence = sentence_of(words)
-    grid = Inside(client_app(setting.learned, setting.population, sentence), nodes, meddle)
+    grid = Inside(client_app(setting.learned, setting.population, sentence), nodes, meddle, silent)
     task, population = setting.learned, setting.population
-    return run_rule(grid, task, population, sentence, steps=STEPS, rate=setting.rate, patience=60)
+    patience = 0.05 if silent else 60
+    return run_rule(grid, task, population, sentence, steps=STEPS, rate=setting.rate, patience=patience)
 
 
 def by_strategy(meddle: Meddle, rounds: int = STEPS, words: str = WORDS) -> tuple[torch.Tensor, list[int]]:
@@ -232,6 +238,19 @@ def test_nodes_that_are_one_too_many_take_no_part(number: int, caplog: pytest.Lo
     outcome = by_rule(lambda node, reply: None, {**NODES, 99: number})
     assert "node 99 takes no part" in caplog.text
     torch.testing.assert_close(outcome.parameters, virtual(*[(0, 1, 2)] * STEPS), rtol=0, atol=0)
+
+
+def test_nodes_that_never_reply_are_lost_and_the_others_go_on() -> None:
+    outcome = by_rule(words="none / server(minimum=0.5)", silent=(SPOILED,))
+    assert [step.lost for step in outcome.steps] == [(1,), (), ()]
+    torch.testing.assert_close(outcome.parameters, virtual(*[(0, 2)] * STEPS, words="none"), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("silent", [(71, 72), (70, 71, 72)])
+def test_where_too_few_nodes_reply_the_run_ends_with_an_error(silent: tuple[int, ...]) -> None:
+    left = CLIENTS - len(silent)
+    with pytest.raises(LaconicError, match=rf"step \d of {STEPS} cannot be made: {left} of {CLIENTS} clients are left"):
+        by_rule(words="none / server(minimum=0.5)", silent=silent)
 
 
 def test_a_sender_is_one_client_and_a_client_one_sender() -> None:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from laconic.errors import ContractError
 from laconic.federated.messages import Message, Wire
-from laconic.federated.rule import Report, Sent
+from laconic.federated.rule import Ranges, Report, Sent
 from laconic.worker import ActorMessage, Field, whole
 
 MOST_SECONDS = 366 * 86400.0
@@ -28,28 +28,37 @@ class Reports:
     wire: Wire
     parts: Sent
 
-    def read(self, written: ActorMessage, client: int, version: int, samples: int, lengths: Set[int]) -> Report:
+    def read(
+        self, written: ActorMessage, client: int, version: int, samples: int, lengths: Set[int], ranges: Ranges
+    ) -> Report:
         """Return what a client says. Whatever else has come, it is the client's fault and must not stop the server: a
         `ContractError` says why it is refused.
 
         - `version`: that of the model from which the client started.
         - `samples`: how many samples it holds.
         - `lengths`: how long its vectors may be.
+        - `ranges`: between which values its numbers may be.
         """
         try:
-            return self._read(written, client, version, samples, lengths)
+            return self._read(written, client, version, samples, lengths, ranges)
         except ContractError as error:
             why = str(error)
         except Exception as error:
             why = f"its payload cannot be decoded ({error})"
         raise ContractError(f"client {client}: {why}"[:_LONGEST_REASON])
 
-    def _read(self, written: ActorMessage, client: int, version: int, samples: int, lengths: Set[int]) -> Report:
+    def _read(
+        self, written: ActorMessage, client: int, version: int, samples: int, lengths: Set[int], ranges: Ranges
+    ) -> Report:
         message = Message.read(written.fields, written.tensors)
         parts = self.parts
         sent, wanted = ([*one, *x.masks, *x.raw] for one, x in ((message.payloads, message), (parts.vectors, parts)))
         if sent != wanted or not set(parts.numbers) <= set(message.numbers):
             raise ContractError(f"it sends {_named(message.numbers, sent)} in place of {_named(parts.numbers, wanted)}")
+        for name, (least, greatest) in ranges.items():
+            value = message.numbers.get(name, least)
+            if not least <= value <= greatest:
+                raise ContractError(f"its {name!r} is {value:g}, where {least:g} to {greatest:g} may be")
         numels = {name: whole(own, "numel") for name, (own, _) in message.payloads.items()}
         if not set(numels.values()) <= lengths:
             raise ContractError(f"its vectors have {sorted(numels.values())} entries, where {sorted(lengths)} may be")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
@@ -82,6 +83,17 @@ class Report:
     count: int = 1
     received: Vectors = field(default_factory=dict)
     edge: int = 0
+
+
+Ranges = Mapping[str, tuple[float, float]]
+"""The least and the greatest value of numbers, by name."""
+NOT_NEGATIVE = 0.0, math.inf
+
+
+def about(value: float) -> tuple[float, float]:
+    """Return the range of a number that can have one value alone, but for its rounding."""
+    room = 1e-6 * abs(value)
+    return value - room, value + room
 
 
 @dataclass(frozen=True)
@@ -203,6 +215,11 @@ class Rule(Technique):
         - `sent`: what the client was sent.
         """
         return {server.parameters.numel(), *(vector.numel() for vector in sent.values())}
+
+    def ranges(self, work: Work, samples: int) -> Ranges:
+        """Return from which to which value the numbers are that a client can have found, where it did this work with so
+        many samples: a report that says anything else is refused. Other numbers are taken if they are finite."""
+        return {}
 
     def is_finished(self, server: Server) -> bool:
         """Return whether no further round is to begin."""

@@ -192,7 +192,7 @@ class RuleStrategy(FedAvg):  # type: ignore[misc]
             raise ContractError(f"it says that it is client {client}, and clients are numbered from 0 on")
         model = self._server.parameters
         reports = Reports(Wire(self.strategy.compressor, self._layout, self._seed), Sent({"change": model}))
-        return reports.read(told, client, version, _samples(reply.content), {model.numel()})
+        return reports.read(told, client, version, _samples(reply.content), {model.numel()}, {})
 
 
 def _samples(content: RecordDict) -> int:
@@ -274,6 +274,7 @@ def run_rule(
     """Train with the nodes of a grid, one for each client, and return what came of it: the same as on virtual clients.
 
     - `patience`: seconds after which a node that does not reply counts as lost, and for which nodes are waited for.
+      Where so many are lost that no further step can be made, an error says so.
     - `counted`: is called with the bytes of every message down and of its reply, payloads alone.
     """
     strategy = FederatedStrategy.parse(sentence)
@@ -291,6 +292,11 @@ def run_rule(
                 question = Message(content=to_records(work), message_type=MessageType.TRAIN, dst_node_id=nodes[client])
                 for pushed in grid.push_messages([question]):
                     flying[pushed] = _Asked(client, nodes[client], work, time.monotonic())
+        if not flying and not coordinator.is_done:  # nothing that could come would begin a round
+            raise LaconicError(
+                f"step {coordinator.made + 1} of {steps} cannot be made: {coordinator.left} of {len(nodes)} clients "
+                f"are left, and the others did not reply within {patience:g} s"
+            )
         replies = list(grid.pull_messages(list(flying)))
         for reply in replies:
             asked = flying.pop(reply.metadata.reply_to_message_id)

@@ -261,6 +261,38 @@ def test_a_report_with_entries_that_are_no_numbers_is_refused() -> None:
     assert answer is not None and "no numbers" in str(answer.fields["why"])
 
 
+TELL_NUMBERS = [
+    "fednova(clients=3, epochs=2)",
+    "fednova(clients=3, momentum=0.5)",
+    "adaptive_fl(clients=3, budget=1e6)",
+]
+
+
+@pytest.mark.parametrize("sentence", TELL_NUMBERS)
+@pytest.mark.parametrize("value", [0.0, -1.0, 1e30, -1e300])
+def test_no_number_that_a_client_tells_ends_the_server(sentence: str, value: float) -> None:
+    """What it cannot have found is refused, and what it may have found (a loss) leads to numbers."""
+    names = in_the_middle(sentence)[1].fields["names"]
+    assert isinstance(names, list) and names
+    for place, name in enumerate(names):
+        world, report = in_the_middle(sentence, rounds=3)
+        values = list(report.fields["values"])  # type: ignore[call-overload]
+        values[place] = value
+        told = world.server.write(0, replace(report, fields={**report.fields, "values": values}))
+        assert told is not None and (told.kind == "received" or repr(name) in str(told.fields["why"]))
+        world.run()
+        assert outcome(world.server).parameters.isfinite().all()
+
+
+@pytest.mark.parametrize("sentence", TELL_NUMBERS[:2])
+@pytest.mark.parametrize("times", [0.5, 1.01, 2.0])
+def test_a_client_cannot_count_for_more_steps_than_it_was_given(sentence: str, times: float) -> None:
+    world, report = in_the_middle(sentence)
+    (weight,) = report.fields["values"]  # type: ignore[misc]
+    answer = world.server.write(0, replace(report, fields={**report.fields, "values": [times * float(weight)]}))
+    assert answer is not None and answer.kind == "refused" and "'weight'" in str(answer.fields["why"])
+
+
 def test_a_client_that_fails_is_given_up_in_the_round_in_which_it_failed_alone() -> None:
     world, report = in_the_middle()
     client = report.number("client")

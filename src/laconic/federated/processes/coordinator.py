@@ -171,7 +171,17 @@ class Coordinator:
     @property
     def is_done(self) -> bool:
         """Whether no further step is made."""
-        return len(self._log) >= self._steps or self._rule.is_finished(self._server)
+        return self.made >= self._steps or self._rule.is_finished(self._server)
+
+    @property
+    def made(self) -> int:
+        """How many steps were made."""
+        return len(self._log)
+
+    @property
+    def left(self) -> int:
+        """How many clients can be reached."""
+        return len(self._reachable())
 
     @property
     def current(self) -> int | None:
@@ -320,8 +330,9 @@ class Coordinator:
         if model is None or message.fields.get("model") != model:
             return _refused(f"client {client} started from a model that nobody has sent it")
         samples, lengths = len(self._population.shards[client]), self._rule.lengths(self._server, self._published)
+        work = self._rule.work(self._server, client, self._population, self._rate)
         try:
-            report = self._reports.read(message, client, version, samples, lengths)
+            report = self._reports.read(message, client, version, samples, lengths, self._rule.ranges(work, samples))
             fetched = up_to(nbytes, message.fields, "fetched")  # changes of the model are sent where they are shorter
         except ContractError as error:
             self._give_up(going.refused, client)

@@ -12,7 +12,7 @@ from laconic.federated.client_memory import Memory
 from laconic.federated.layout import Vectors
 from laconic.federated.local import Local, Work
 from laconic.federated.population import Population
-from laconic.federated.rule import Report, Rule, Sent, Server, weighted_mean
+from laconic.federated.rule import NOT_NEGATIVE, Ranges, Report, Rule, Sent, Server, about, weighted_mean
 from laconic.registry import knob, technique
 
 
@@ -94,6 +94,14 @@ class AdaptiveFL(Rule):
             numbers["beta"] = float((own - gradient).norm() / distance)
         memory["end"] = local.descend(start).end
         return Sent({"change": memory["end"] - start, "gradient": gradient}, numbers)
+
+    def ranges(self, work: Work, samples: int) -> Ranges:
+        return {
+            "steps": about(work.steps_made(samples)),
+            "rate": about(work.rate),
+            "rho": NOT_NEGATIVE,
+            "beta": NOT_NEGATIVE,
+        }
 
     def aggregate(self, server: Server, reports: Sequence[Report]) -> Server:
         loss, kept = _mean(reports, "loss"), dict(server.kept)

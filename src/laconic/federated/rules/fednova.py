@@ -9,7 +9,7 @@ from laconic.federated.client_memory import Memory
 from laconic.federated.layout import Vectors
 from laconic.federated.local import Local, Work, held_near
 from laconic.federated.population import Population
-from laconic.federated.rule import Report, Rule, Sent, Server, weighted_sum
+from laconic.federated.rule import Ranges, Report, Rule, Sent, Server, about, weighted_sum
 from laconic.registry import knob, technique
 
 
@@ -34,6 +34,9 @@ class FedNova(Rule):
         done = local.descend(start, held_near(start, self.mu) if self.mu else None)
         weight = accumulated(done.steps, local.work.rate, self.mu, self.momentum)
         return Sent({"change": (done.end - start) / weight}, {"weight": weight})
+
+    def ranges(self, work: Work, samples: int) -> Ranges:
+        return {"weight": about(accumulated(work.steps_made(samples), work.rate, self.mu, work.momentum))}
 
     def aggregate(self, server: Server, reports: Sequence[Report]) -> Server:
         total = sum(report.samples for report in reports)
