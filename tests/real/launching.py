@@ -67,7 +67,10 @@ class Launched:
             return int(probe.getsockname()[1])
 
     def exit_code(self, seconds: float) -> int:
-        return self.process.wait(timeout=seconds)
+        with suppress(subprocess.TimeoutExpired):
+            return self.process.wait(timeout=seconds)
+        logs = "\n".join(f"{path.name}:\n{path.read_text(errors='replace')}" for path in self.folder.glob("logs/*"))
+        raise AssertionError(f"the launcher goes on after {seconds} s:\n{self.console}\n{logs}")
 
     def result(self) -> dict[str, object]:
         return json.loads((self.folder / "run.json").read_text())["result"]

@@ -14,7 +14,7 @@ import laconic
 from laconic.errors import ContractError, LaconicError, StrategyError
 from laconic.experiments.rivals.text import RIVALS, check, is_rival, parse, read
 from laconic.strategy import Strategy
-from tests.real.launching import Launched
+from tests.real.launching import START_SECONDS, Launched
 from tests.real.pool import Pool, PoolRank
 from tests.real.race import by_laconic, difference, sgd
 from tests.real.test_against_ddp import batch, mlp, plain_step
@@ -276,7 +276,7 @@ def test_the_launchers_rival_replaces_the_scripts_strategy(launch: Callable[...,
     script = tmp_path / "tiny.py"
     script.write_text(SCRIPT)
     launched = launch("--workers", "2", "--strategy", "torchft:diloco(period=2)", script=script)
-    assert launched.exit_code(60) == 0, launched.console
+    assert launched.exit_code(START_SECONDS) == 0, launched.console
     assert "strategy `torchft:diloco(period=2)` replaces the script's `bsp`" in launched.console
     message = [next(x for x in launched.log(r).splitlines() if x.startswith("weights")) for r in range(2)]
     assert message[0] == message[1], "after a whole number of periods all have the same"
