@@ -14,11 +14,12 @@ export PYTHONPYCACHEPREFIX = $(abspath $(VENV))/pycache
 
 setup: $(READY)
 
-# torch first and pinned: any other requirement on it would pull gigabytes of CUDA libraries.
+# torch first and pinned: any other requirement on it would pull gigabytes of CUDA libraries. Python compiles what it
+# imports, which is a small part of what is installed.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,rivals]'
+	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev,rivals]'
 	touch $(READY)
 
 # Lightning, Transformers and their like, for the tests of the adapters; torch is there already and stays.
@@ -32,14 +33,15 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-# Both processes of a suite compile all tests, each for itself: one does it for them, beside the checks of style and types.
+# All processes of a suite compile all tests, each for itself: one does it for them, beside the checks of style and types.
 collected: $(READY)
 	$(BIN)/python -m pytest --collect-only -qq >$(VENV)/collected || { cat $(VENV)/collected; exit 1; }
 
 # What a change must pass: every word on the virtual engine, the property suite, one test on processes per mechanism.
+# Two cores have three processes, since one of them has the tests on processes, which wait for each other.
 test: $(READY)
 	$(MAKE) --jobs=2 --output-sync lint collected
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not long"
+	$(BIN)/python -m pytest -n 3 --dist loadgroup -m "not long"
 
 # What is left out there: trainings to a loss, the same on more seeds, draws and sentences, faults of whole runs.
 test-long: $(READY)

@@ -16,6 +16,17 @@ def first_of(cases: Iterable[Any], count: int = 2) -> list[Any]:
     return [*found[:count], *rest]
 
 
+def few_of(cases: Sequence[Mapping[str, Any]]) -> set[int]:
+    """Return the numbers of the cases that `make test` takes of a test: the first seed, and of the product of the other
+    lists as few as hold every value.
+
+    - `cases`: for each, its value of every list.
+    """
+    kept = [n for n, case in enumerate(cases) if case.get("seed") == cases[0].get("seed")]
+    by_identity = [{name: tuple(map(id, values)) for name, values in cases[n].items()} for n in kept]
+    return {kept[n] for n in covering(by_identity)} if any(by_identity) else set(kept)
+
+
 def covering(cases: Sequence[Mapping[str, Hashable]]) -> set[int]:
     """Return the numbers of some cases in which every value of every parameter occurs.
 

@@ -11,13 +11,14 @@ import subprocess
 import time
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import settings
 
 from tests import data
-from tests.cases import covering
+from tests.cases import few_of
 from tests.real.launching import Launched
 from tests.real.pool import Pool
 
@@ -68,26 +69,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.xdist_group("processes" if alone else place))
     tests: dict[str, list[pytest.Item]] = {}
     for item in items:
-        tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+        if not item.get_closest_marker("long"):
+            tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for cases in tests.values():
-        _leave_out_of_products(cases)
+        kept = few_of([_values_of(case) for case in cases])
+        for number, case in enumerate(cases):
+            if number not in kept:
+                case.add_marker(pytest.mark.long)
 
 
-def _leave_out_of_products(items: list[pytest.Item]) -> None:
-    """Of a test that is marked as `covering`, keep cases that hold every value of each of its lists; the others are
-    long."""
-    cases = [item for item in items if item.get_closest_marker("covering") and not item.get_closest_marker("long")]
-    kept = covering([_values_of(item) for item in cases])
-    for number, item in enumerate(cases):
-        if number not in kept:
-            item.add_marker(pytest.mark.long)
-
-
-def _values_of(item: pytest.Item) -> dict[str, tuple[int, ...]]:
-    """Return which value a case has of each list, by the objects that stand in it."""
-    params = item.callspec.params  # type: ignore[attr-defined]
-    names = (mark.args[0] for mark in item.iter_markers("parametrize"))
-    return {str(own): tuple(id(params[name]) for name in ([own] if isinstance(own, str) else own)) for own in names}
+def _values_of(item: pytest.Item) -> dict[str, Any]:
+    """Return which value a case has of each list that its test is given, by its parameters."""
+    if not hasattr(item, "callspec"):
+        return {}
+    params = item.callspec.params
+    lists = [
+        own if isinstance(own, str) else ",".join(own) for own in (m.args[0] for m in item.iter_markers("parametrize"))
+    ]
+    return {own: tuple(params[name.strip()] for name in own.split(",")) for own in lists}
 
 
 def pytest_collection_finish() -> None:

@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from tests.cases import covering
+from tests.cases import covering, few_of
 
 
 @pytest.mark.parametrize("lengths", [(1,), (7,), (4, 4), (2, 9), (3, 2, 5)])
@@ -25,3 +25,16 @@ def test_cases_that_are_missing_are_not_waited_for() -> None:
     cases = [{"a": 0, "b": 0}, {"a": 0, "b": 1}, {"a": 1, "b": 1}]
     assert covering(cases) == {0, 2}
     assert covering([]) == set()
+
+
+def test_of_seeds_the_first_is_taken_and_of_other_lists_every_value() -> None:
+    sizes, words = [(3,), (5,)], [("sum",), ("mean",)]
+    cases = [{"size": n, "word": w, "seed": (s,)} for n, w, s in product(sizes, words, range(3))]
+    chosen = [cases[n] for n in few_of(cases)]
+    assert [case["seed"] for case in chosen] == [(0,), (0,)]
+    assert {case["size"] for case in chosen} == set(sizes) and {case["word"] for case in chosen} == set(words)
+
+
+def test_a_test_without_lists_is_taken() -> None:
+    assert few_of([{}]) == {0}
+    assert few_of([{"seed": (4,)}, {"seed": (5,)}]) == {0}

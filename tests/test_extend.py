@@ -120,6 +120,7 @@ def test_a_file_extends_this_process_and_those_that_it_starts(folder: Path) -> N
     assert child.stdout == "registers\n"
 
 
+@pytest.mark.long
 def test_a_script_shares_the_codec_that_it_imports_and_is_not_run_a_second_time_for_its_own(folder: Path) -> None:
     (folder / "train.py").write_text(
         FILE

@@ -117,7 +117,6 @@ def test_one_probe_serves_all_sizes_and_all_members_choose_alike(network: Networ
     assert {probes for probes, _ in found[0]} == {min(network.size - 1, 1)}
 
 
-@pytest.mark.covering
 @pytest.mark.parametrize("network", [HOSTS, FLAT, SLOW])
 @pytest.mark.parametrize("nbytes", [2**10, 2**16, 2**23])
 def test_the_choice_is_as_cheap_as_the_cheapest_and_a_ring_where_that_is(network: Network, nbytes: int) -> None:

@@ -59,7 +59,6 @@ def normals(size: int, numel: int, seed: int) -> list[Tensor]:
     return [torch.randn(numel, generator=draw) for _ in range(size)]
 
 
-@pytest.mark.covering
 @pytest.mark.parametrize("text", ["int8", "qsgd", "cast_fp16", "scaled_sign"])
 @pytest.mark.parametrize("size", [2, 3, 6])
 def test_all_ranks_end_with_the_same_bits_under_every_program(text: str, size: int) -> None:

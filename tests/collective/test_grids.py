@@ -76,7 +76,6 @@ def test_a_port_for_each_rank_makes_shards_faster_than_leaders() -> None:
 
 
 @pytest.mark.technique("torus2d_allreduce", check=1)
-@pytest.mark.covering
 @pytest.mark.parametrize("across", [2, 3, 4])
 @pytest.mark.parametrize("down", [2, 3, 4])
 def test_a_torus_has_the_steps_of_its_sides(across: int, down: int) -> None:

@@ -57,7 +57,6 @@ def total(code: Instructions) -> Counter[str]:
 
 
 @pytest.mark.technique("mscclang", check=3)
-@pytest.mark.covering
 @pytest.mark.parametrize("slots", [1, 2])
 @pytest.mark.parametrize("name", NAMES)
 def test_fused_or_not_all_orders_of_progress_give_the_programs_bits(name: str, slots: int) -> None:

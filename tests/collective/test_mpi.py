@@ -121,7 +121,6 @@ NETWORKS: dict[str, Callable[[int], Links]] = {
 
 
 @pytest.mark.technique("mpi", check=2)
-@pytest.mark.covering
 @pytest.mark.parametrize("size", [2, 3, *(pytest.param(size, marks=pytest.mark.long) for size in (6, 8))])
 @pytest.mark.parametrize("relation", ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"])
 @pytest.mark.parametrize("network", NETWORKS)

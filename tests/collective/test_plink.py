@@ -67,7 +67,6 @@ def adjusted_rand(a: NDArray[np.int64], b: NDArray[np.int64]) -> float:
 
 
 @pytest.mark.technique("plink", check=1)
-@pytest.mark.covering
 @pytest.mark.parametrize(("size", "rack"), [(16, 4), (24, 8), (40, 5), (64, 8)])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_hidden_racks_are_found_in_one_pass_of_probes(size: int, rack: int, seed: int) -> None:
@@ -103,7 +102,6 @@ def test_what_is_planned_is_exact() -> None:
 
 
 @pytest.mark.technique("plink", check=2)
-@pytest.mark.covering
 @pytest.mark.parametrize(("size", "rack"), [(16, 4), (32, 8)])
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_plans_beat_a_ring_in_random_order_where_uplinks_are_oversubscribed(size: int, rack: int, seed: int) -> None:

@@ -68,7 +68,6 @@ def test_shares_by_the_list_are_the_list(workers: int) -> None:
 
 
 @pytest.mark.technique("iteration_ratio", check=1)
-@pytest.mark.covering
 @pytest.mark.parametrize("by", ["energy", "progress"])
 @pytest.mark.parametrize("inner", ["topk(0.02)", "topk(0.02)+qsgd", "sidco(0.02)", "randk(0.02)", "gtopk(0.02)"])
 def test_all_workers_have_the_same_share_in_the_same_step(by: str, inner: str) -> None:

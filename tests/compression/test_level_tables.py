@@ -105,7 +105,6 @@ def test_neither_large_nor_small_values_are_lost(made: Codec, size: float) -> No
     torch.testing.assert_close(decoded(made, x * size) / size, decoded(made, x), rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.covering
 @pytest.mark.parametrize("bucket", [1, 7, 16, 200, 512])
 @pytest.mark.parametrize("made", [DoReFa(), Binary(), NaturalDithering(), NUQSGD(), NUQSGD(coding="elias")])
 def test_buckets_have_scales_of_their_own(made: Tabled, bucket: int) -> None:

@@ -91,7 +91,6 @@ def test_words_of_balanced_supports_are_below_the_bound(size: int) -> None:
 
 
 @pytest.mark.technique("oktopk_allreduce", check=2)
-@pytest.mark.covering
 @pytest.mark.parametrize("size", [4, 8])
 @pytest.mark.parametrize("at", [0, 1700, 3800])
 def test_words_of_clustered_supports_are_below_the_bound_only_where_counts_are_balanced(size: int, at: int) -> None:

@@ -69,7 +69,6 @@ def ternaries_of(shape: tuple[int, ...], workers: int) -> float:
 @pytest.mark.technique("signum", check=2)
 @pytest.mark.technique("one_bit_sgd", check=2)
 @pytest.mark.technique("terngrad", check=3)
-@pytest.mark.covering
 @pytest.mark.parametrize("workers", WORKERS)
 @pytest.mark.parametrize(
     ("strategy", "each"),
@@ -86,7 +85,6 @@ def test_a_step_sends_every_owners_part_with_its_padding(
 
 
 @pytest.mark.technique("one_bit_sgd", check=1)
-@pytest.mark.covering
 @pytest.mark.parametrize("workers", [2, 3, 5])
 @pytest.mark.parametrize("text", ["one_bit+two_hop", "one_bit(per=tensor)+two_hop"])
 @pytest.mark.parametrize("n", [1, 4, 7, 11, 16, 101])

@@ -36,7 +36,6 @@ def layer(strategy: str, workers: int, m: int, n: int, k: int, steps: int = 2) -
 
 
 @pytest.mark.technique("poseidon", check=2)
-@pytest.mark.covering
 @pytest.mark.parametrize("workers", [2, 4])
 @pytest.mark.parametrize(("m", "n"), [(8, 8), (64, 32), (16, 128)])
 @pytest.mark.parametrize("k", [1, 8, 40])

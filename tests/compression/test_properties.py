@@ -54,7 +54,6 @@ def with_memory() -> list[str]:
     return [*can, "one_bit+two_hop(memory=true)+ef", learning, *named]
 
 
-@pytest.mark.covering
 @pytest.mark.parametrize("word", words())
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("sizes", [(3,), pytest.param((1, 2), marks=pytest.mark.long)], ids=str)

@@ -125,7 +125,6 @@ def check(text: str, size: int, steps: int) -> None:
                     assert same(each.states[spec.name][key], value), "the memory"
 
 
-@pytest.mark.covering
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("word", WORDS)
 def test_a_bucket_is_exchanged_as_its_tensors_are(word: str, end: str) -> None:

@@ -107,7 +107,6 @@ QSGD_LEVELS = [1, 4, 16, 64]
 
 
 @pytest.mark.technique("qsgd", check=1)
-@pytest.mark.covering
 @pytest.mark.parametrize("s", QSGD_LEVELS)
 @pytest.mark.parametrize("kind", ["normal", "heavy", "sparse", "constant"])
 def test_qsgd_is_right_in_the_mean_with_the_papers_variance(s: int, kind: str) -> None:
@@ -388,7 +387,6 @@ def lost(codec: Codec, x: Tensor) -> float:
 
 
 @pytest.mark.technique("suresh_rotated", check=2)
-@pytest.mark.covering
 @pytest.mark.parametrize("n", [1024, 4096])
 @pytest.mark.parametrize("factor", [100, 200, 300])
 def test_rotated_a_dominant_value_costs_little(n: int, factor: float) -> None:

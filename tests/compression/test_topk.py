@@ -627,7 +627,6 @@ def test_it_sends_nearly_as_much_as_the_largest(draw: Callable[[int, int], Tenso
         assert found >= 0.99 * best
 
 
-@pytest.mark.covering
 @pytest.mark.parametrize("kind", ["normal", "heavy", "constant", "ends"])
 @pytest.mark.parametrize("rounds", [1, 3, 30])
 def test_what_it_leaves_out_is_at_most_its_share_in_the_mean(kind: str, rounds: int) -> None:

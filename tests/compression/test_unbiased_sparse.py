@@ -112,7 +112,6 @@ def test_a_message_is_the_hybrid_code(numel: int, ratio: float, kind: str, seed:
 
 
 @pytest.mark.technique("konecny_richtarik", check=1)
-@pytest.mark.covering
 @pytest.mark.parametrize("centre", ["mean", "zero"])
 @pytest.mark.parametrize(("support", "keep"), [("variable", "uniform"), ("variable", "optimal"), ("fixed", "uniform")])
 def test_the_error_of_the_mean_is_the_formulas(support: str, keep: str, centre: str) -> None:

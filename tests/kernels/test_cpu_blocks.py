@@ -60,7 +60,6 @@ def hard(kind: str, sign: int = 1) -> TensorList:
     return TensorList(torch.cat([torch.zeros(1), *parts])[1:].split(LENGTHS))
 
 
-@pytest.mark.covering
 @pytest.mark.parametrize("how", FORMATS, ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 def test_messages_memories_and_means_are_the_references(kind: str, how: BlockFormat) -> None:

@@ -42,7 +42,6 @@ def test_signs_of_a_list(kind: str) -> None:
     assert all_same(cpu.mean_of_signs(rows, LENGTHS), messages.mean_of_signs(reference, rows, LENGTHS))
 
 
-@pytest.mark.covering
 @pytest.mark.parametrize("remembers", [False, True])
 @pytest.mark.parametrize("norm", ["l2", "max"])
 @pytest.mark.parametrize(("steps", "bucket"), [(1, 512), (7, 512), (7, 99), (127, 2048), (127, 5)])
@@ -91,7 +90,6 @@ COUNTS = (1, 1, 3, 9, 6, 200, 1, 11, 41, 701)
 WIDTHS = (1, 3, 3, 4, 9, 10, 10, 32, 13, 17)
 
 
-@pytest.mark.covering
 @pytest.mark.parametrize("left_out", [0.0, -0.0])
 @pytest.mark.parametrize("remembers", [False, True])
 @pytest.mark.parametrize("kind", [*KINDS, "infinities"])
@@ -109,7 +107,6 @@ def test_the_largest_of_a_list(kind: str, remembers: bool, left_out: float) -> N
     assert same(found, total) and torch.equal(found.signbit() | found.isnan(), total.signbit() | total.isnan())
 
 
-@pytest.mark.covering
 @pytest.mark.parametrize("remembers", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_passes_sampled_limits_of_a_list(kind: str, remembers: bool) -> None:
@@ -133,7 +130,6 @@ def test_what_passes_sampled_limits_of_a_list(kind: str, remembers: bool) -> Non
     assert same(found, total)
 
 
-@pytest.mark.covering
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("wire", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("divisor", [1, 2, 3, 8])

@@ -9,7 +9,6 @@ from laconic.kernels import reference
 from tests.kernels.on import DEVICE, KINDS, gpu, poisoned, same, tensor
 
 
-@pytest.mark.covering
 @pytest.mark.parametrize(("n", "bucket"), [(1, 1), (33, 31), (2049, 100), (9001, 9001), (9001, 5000), (515, 512)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_scales_codes_and_sums_are_the_references(kind: str, n: int, bucket: int) -> None:

@@ -172,7 +172,6 @@ def test_wide_or_other_factors_are_the_references() -> None:
 # ---------------------------------------------------------------------------------------------- what factors make
 
 
-@pytest.mark.covering
 @pytest.mark.parametrize("shapes", [SHAPES[:1], SHAPES, WIDE[:1], WIDE], ids=["one", "narrow", "one wide", "wide"])
 @pytest.mark.parametrize("kept", [True, False])
 def test_outer_products_and_what_they_leave(shapes: list[tuple[int, int, int]], kept: bool) -> None:

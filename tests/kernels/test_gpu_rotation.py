@@ -21,7 +21,6 @@ def alike(a: torch.Tensor, b: torch.Tensor) -> bool:
     return same(a, b) and same(a.signbit() & ~a.isnan(), b.signbit() & ~b.isnan())
 
 
-@pytest.mark.covering
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("n", [1, 2, 5, 64, 1000, 1024, 3000, 8192])
 def test_rotations_are_the_references(kind: str, n: int) -> None:

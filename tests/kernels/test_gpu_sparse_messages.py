@@ -133,6 +133,7 @@ def test_a_sampled_limit_of_one_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
         assert torch.equal(found, sparse_messages.encode_sampled(reference, [x], None, [(1000, 20)], [few], [14], [5]))
 
 
+@pytest.mark.long
 def test_runs_of_many_tiles_are_moved_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """More tiles than are in one group or moved by one program, and tiles of which all values pass, which have no
     places for so many; more pass than are sent: the first, or the largest where one of them is NaN."""

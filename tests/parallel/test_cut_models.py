@@ -41,7 +41,6 @@ LOSSY = [
 ]
 
 
-@pytest.mark.covering
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize(("strategy", "tiers"), [("bsp", False), ("[bsp]@tp > [bsp]@dp", True)])
 def test_copies_of_a_cut_model_train_as_one_process(strategy: str, tiers: bool, seed: int) -> None:
@@ -97,7 +96,6 @@ def test_every_worker_starts_from_the_first_that_has_the_same() -> None:
                 assert torch.equal(values[name], found[rank % PARTS if is_cut else 0][name])
 
 
-@pytest.mark.covering
 @pytest.mark.parametrize(("strategy", "tiers"), [("bsp", False), ("[bsp]@tp > [bsp]@dp", True)])
 @pytest.mark.parametrize("clip", [0.05, 100.0])
 def test_a_norm_is_that_of_the_whole_gradient(strategy: str, tiers: bool, clip: float) -> None:

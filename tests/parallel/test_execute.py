@@ -44,7 +44,6 @@ def assert_close(found: list[list[Tensor]], expected: list[list[Tensor]]) -> Non
 @pytest.mark.technique("chimera", check=2)
 @pytest.mark.technique("ooo_backprop_pp", check=2)
 @pytest.mark.technique("autopipe", check=3)
-@pytest.mark.covering
 @pytest.mark.parametrize(
     ("word", "microbatches"),
     [
@@ -163,7 +162,6 @@ def test_bytes_between_stages() -> None:
     assert totals["interleaved_1f1b(chunks=3)"] == 2 * 2 * 11 * border + 11 * shapes
 
 
-@pytest.mark.covering
 @pytest.mark.parametrize("word", ["gpipe", "one_f_one_b", "interleaved_1f1b", "ooo_backprop_pp", "varuna"])
 @pytest.mark.parametrize("rate", ["1Mbit", "100kbit"])
 def test_the_virtual_clock_agrees_with_the_price(word: str, rate: str) -> None:

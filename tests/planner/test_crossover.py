@@ -68,7 +68,6 @@ def test_the_number_is_the_one_behind_the_last_for_which_gathering_sends_less(ch
     assert found is None or found >= 2
 
 
-@pytest.mark.covering
 @pytest.mark.parametrize("members", [2, 8])
 @pytest.mark.parametrize("outer", ["topk(0.1)+ef", "qsgd+ef", "scaled_sign", "one_bit+ef", "cast_bf16"])
 @pytest.mark.parametrize("inner", ["bsp", "bsp / cast_bf16", "bsp / qsgd"])

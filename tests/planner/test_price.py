@@ -65,7 +65,6 @@ def virtual_seconds(
     return (ends[-1] - ends[-1 - period]) / period
 
 
-@pytest.mark.covering
 @pytest.mark.parametrize("rate", [1e7, 1e9])
 @pytest.mark.parametrize(
     ("strategy", "period", "tolerance"),
@@ -121,7 +120,6 @@ def test_momenta_are_averaged_after_backward(rate: float) -> None:
     assert found.seconds == pytest.approx(ran, rel=0.01)
 
 
-@pytest.mark.covering
 @pytest.mark.parametrize("rate", [3e6, 1e7, 1e9])
 @pytest.mark.parametrize("overlap", [0, 1, 2, 5])
 @pytest.mark.parametrize("fragments", [1, 2, 3])

@@ -79,6 +79,7 @@ def test_all_that_comes_of_a_training(script: str) -> None:
     assert table["trained"][0]["curve"][0]["loss"] == out.best.curve[0].loss
 
 
+@pytest.mark.long
 def test_seeds_are_given_to_the_script_and_spread_the_losses(script: str) -> None:
     out = verify([script, "--steps", "20"], ["bsp"], 2, budget_seconds=300.0, seeds=(1, 2))
     assert out.seeds == (1, 2) and out.best.finished

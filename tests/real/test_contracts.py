@@ -483,7 +483,6 @@ def meets_nan(member: PoolRank, strategy: str, nonfinite: str, value: float) -> 
     return outcome, all(bool(p.isfinite().all()) for p in model.parameters())
 
 
-@pytest.mark.covering
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("strategy", ["bsp", "bsp / sequential", "bf16+ef", "bsp / allreduce(rank)", "toy_local(8)"])
 def test_nonfinite_is_refused_on_all_ranks_alike(pool: Pool, strategy: str, value: float) -> None:

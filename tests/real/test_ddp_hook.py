@@ -46,7 +46,6 @@ def test_no_compression_has_ddps_bits(pool: Pool, sentence: str) -> None:
     assert [r[0] for r in pool.run(compared, sentence)] == [0.0, 0.0]
 
 
-@pytest.mark.covering
 @pytest.mark.parametrize(
     ("sentence", "tolerance"), [("fp16", 1e-2), ("bf16+ef", 5e-2), ("toy_topk(1)", 1e-5), ("toy_power(32)+ef", 1e-4)]
 )

@@ -34,7 +34,6 @@ def on_a_device(member: PoolRank, counts: list[int], options: dict[str, Any]) ->
     return gradients(counts, member.rank, mesh_of(member, "ep"), **options)
 
 
-@pytest.mark.covering
 @pytest.mark.parametrize("counts", [[7, 4], [5, 0, 9, 2]])
 @pytest.mark.parametrize("options", [{}, {"top": 1, "capacity_factor": 0.6}, {"avoid": (0, 1, 2, 3, 5)}])
 def test_cut_experts_are_the_whole_layer(pool: Pool, counts: list[int], options: dict[str, Any]) -> None:
@@ -58,7 +57,6 @@ def attended(member: PoolRank, length: int, causal: bool, zigzag: bool, codes: A
     return found, ledger.sent_bytes() - before
 
 
-@pytest.mark.covering
 @pytest.mark.parametrize("workers", [2, 3, 4])
 @pytest.mark.parametrize(("causal", "zigzag"), [(False, False), (True, False), (True, True)])
 def test_a_ring_attends_to_the_whole_sequence(pool: Pool, workers: int, causal: bool, zigzag: bool) -> None:

@@ -110,7 +110,6 @@ def torchs_own(member: PoolRank, chunks: int, microbatches: int) -> dict[int, li
     }
 
 
-@pytest.mark.covering
 @pytest.mark.parametrize(
     ("word", "chunks"), [("one_f_one_b", 1), ("interleaved_1f1b(chunks=2)", 2), ("interleaved_1f1b(chunks=3)", 3)]
 )

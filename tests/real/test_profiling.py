@@ -88,6 +88,7 @@ def compiled_steps(member: PoolRank, backend: str | None) -> list[set[str]]:
     return [{part for _, part, _ in step} for step in steps]
 
 
+@pytest.mark.long
 def test_compiled_models_are_profiled_too(pool: Pool) -> None:
     """No hook runs in a compiled forward pass; its end is the begin of backward."""
     for backend in (None, "aot_eager"):

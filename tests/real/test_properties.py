@@ -151,14 +151,12 @@ def test_lossless(pool: Pool, name: str, workers: int) -> None:
     pool.run(lossless, name, workers=workers)
 
 
-@pytest.mark.covering
 @pytest.mark.parametrize("name", compressors())
 @pytest.mark.parametrize("workers", [2, 4])
 def test_payload_is_what_is_promised(pool: Pool, name: str, workers: int) -> None:
     pool.run(payload, name, workers=workers)
 
 
-@pytest.mark.covering
 @pytest.mark.parametrize("name", claiming(claims.ReplicasEqual))
 @pytest.mark.parametrize("workers", [2, 4])
 @pytest.mark.technique("bsp", check=2)

@@ -271,6 +271,7 @@ print("weights", model.weight.tolist(), laconic.size())
 """
 
 
+@pytest.mark.long
 def test_the_launchers_rival_replaces_the_scripts_strategy(launch: Callable[..., Launched], tmp_path: Path) -> None:
     pytest.importorskip("torchft", reason="torchft is not installed: pip install 'laconic[rivals]'")
     script = tmp_path / "tiny.py"

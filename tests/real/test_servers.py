@@ -23,6 +23,7 @@ def started(run: Launched, *logs: str) -> None:
     run.until(lambda: all("{" in (run.folder / "logs" / log).read_text() for log in logs), START_SECONDS)
 
 
+@pytest.mark.long
 def test_an_interrupt_ends_workers_and_servers_within_seconds(launch: Callable[..., Launched]) -> None:
     run = launch("--workers", "2", "--servers", "2", "--", STAY, script=SCRIPT)
     started(run, "rank-0.log", "rank-1.log", "server-0.log", "server-1.log")

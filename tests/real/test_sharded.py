@@ -278,6 +278,7 @@ def between_replicas_of_processes(member: PoolRank) -> list[float]:
     return between_replicas(init_device_mesh("cpu", (2, 2), mesh_dim_names=("replica", "shard")), member.rank)
 
 
+@pytest.mark.long
 def test_diloco_between_replicas_of_shards_has_the_same_bits_on_processes(pool: Pool) -> None:
     def virtual() -> list[float]:
         mesh = laconic.init_device_mesh("cpu", (2, 2), mesh_dim_names=("replica", "shard"))

@@ -154,7 +154,6 @@ def replaced_by_an_incomplete_one(path: Path) -> None:
     torch.save({"format": 2}, path)
 
 
-@pytest.mark.covering
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize(
     "damage",

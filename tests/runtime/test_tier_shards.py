@@ -193,7 +193,6 @@ def remembered(strategy: str, steps: int) -> tuple[Tensor, Tensor, dict[str, Ten
     return applied, total, memory
 
 
-@pytest.mark.covering
 @pytest.mark.parametrize("schedule", ["wfbp", "wfbp(0)", "sequential"])
 @pytest.mark.parametrize("outer", ["topk(0.1)+ef", "scaled_sign+ef"])
 def test_what_was_applied_and_what_is_remembered_add_up(outer: str, schedule: str) -> None:

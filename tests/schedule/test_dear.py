@@ -35,7 +35,6 @@ def test_it_trains_the_same_model_with_a_rings_bytes(word: str, workers: int) ->
 
 
 @pytest.mark.technique("dear", check=1)
-@pytest.mark.covering
 @pytest.mark.parametrize("workers", [2, 3, 4, 5])
 @pytest.mark.parametrize("word", ["dear", "dear(0)", "dear(200)"])
 def test_padding_is_no_payload(word: str, workers: int) -> None:

@@ -75,7 +75,6 @@ def plain() -> dict[tuple[int, torch.dtype], list[torch.Tensor]]:
     return {case: run("bsp / sequential", *case).results[0] for case in cases}
 
 
-@pytest.mark.covering
 @pytest.mark.parametrize("architecture", ["allreduce", "ps(2)"])
 @pytest.mark.parametrize("word", WORDS)
 def test_every_schedule_ends_where_sequential_does(

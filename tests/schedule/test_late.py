@@ -248,7 +248,6 @@ STEPS = [
 ]
 
 
-@pytest.mark.covering
 @pytest.mark.parametrize("word", LATE)
 @pytest.mark.parametrize("step", STEPS)
 def test_every_kind_of_loop(step: Step, word: str) -> None:

@@ -134,6 +134,7 @@ def replicated(rule: str, lr: float = 1e-2) -> tuple[Any, Any]:
     return laconic.distribute(model, optimizer, f"[{FOUR}+ef]@shard > [{rule}]@replica", mesh)
 
 
+@pytest.mark.long
 def test_shards_that_become_replicas_keep_the_sum_too(tmp_path: Path) -> None:
     """As many workers, in another arrangement."""
 
@@ -157,6 +158,7 @@ def test_shards_that_become_replicas_keep_the_sum_too(tmp_path: Path) -> None:
             torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.long
 def test_replicas_that_differ_go_on_each_or_from_their_mean(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def first() -> list[Tensor]:
         model, optimizer = replicated("local(8)")

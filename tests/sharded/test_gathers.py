@@ -17,7 +17,7 @@ from tests.sharded.training import batch, sharded, trained, whole_parameters
         pytest.param("int8(256)", 8, 0.03, marks=pytest.mark.long),
         pytest.param("cast_fp8", 8, 0.1, marks=pytest.mark.long),
         ("mx_block_codecs(mxfp8)", 8.25, 0.1),
-        ("mx_block_codecs(mxfp4)+ef21", 4.25, 0.15),
+        pytest.param("mx_block_codecs(mxfp4)+ef21", 4.25, 0.15, marks=pytest.mark.long),
     ],
 )
 def test_formats_of_weights_are_what_travels_and_train(weights: str, bits: float, tolerance: float) -> None:
@@ -37,6 +37,7 @@ def test_formats_of_weights_are_what_travels_and_train(weights: str, bits: float
     assert step - gradients == pytest.approx(gathers * gradients * bits / 32, rel=0.15), "scales and padding beside"
 
 
+@pytest.mark.long
 def test_names_of_loco_are_the_chain_that_they_stand_for() -> None:
     def run(strategy: str) -> list[float]:
         return laconic.simulate(lambda: trained(strategy, 8), 4).results[0][0]

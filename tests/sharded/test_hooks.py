@@ -49,7 +49,6 @@ def test_hooks_average_over_replicas_as_distribute_does(native: bool) -> None:
             torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
 
 
-@pytest.mark.covering
 @pytest.mark.parametrize("native", [False, True])
 @pytest.mark.parametrize("way", ["hooks", "distribute"])
 def test_what_was_put_into_a_model_is_taken_out_again(native: bool, way: str) -> None:

@@ -38,7 +38,6 @@ def kept(strategy: str, hosts: Hosts) -> tuple[int, int]:
     return sum(x.nbytes for x in state["copies"].values()), sum(x.nbytes for x in errors)
 
 
-@pytest.mark.covering
 @pytest.mark.parametrize("hosts", [Hosts(3), Hosts(2, 2)], ids=["3", "2x2"])
 @pytest.mark.parametrize("chain", [LOCO, EF])
 def test_error_memories_are_as_large_as_promised(chain: str, hosts: Hosts) -> None:

@@ -109,7 +109,7 @@ def test_what_replicas_send_follows_the_period() -> None:
     ("strategy", "written_out", "weights"),
     [
         ("int8(64)+ef", "[int8(64)+ef]@shard > [bsp]@replica", None),
-        ("zero_plus_plus", "[int4(128)]@shard > [bsp]@replica", "int8(256)"),
+        pytest.param("zero_plus_plus", "[int4(128)]@shard > [bsp]@replica", "int8(256)", marks=pytest.mark.long),
     ],
 )
 def test_replicas_of_which_nothing_is_said_average_in_every_step(

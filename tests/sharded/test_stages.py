@@ -25,7 +25,6 @@ def plain(steps: int) -> list[torch.Tensor]:
 
 
 @pytest.mark.technique("zero_sharded_dp", check=1)
-@pytest.mark.covering
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("workers", [2, 3])
 def test_a_sharded_model_has_the_parameters_of_plain_data_parallelism(stage: str, workers: int) -> None:

@@ -38,7 +38,6 @@ def loop(
 
 
 @pytest.mark.technique("grad_accumulation", check=1)
-@pytest.mark.covering
 @pytest.mark.parametrize("make", [sgd, with_momentum, adamw])
 @pytest.mark.parametrize("zero_first", [False, True])
 def test_micro_batches_are_one_batch(make: Make, zero_first: bool) -> None:

@@ -46,7 +46,6 @@ def ends(
 
 
 @pytest.mark.technique("ad_psgd", check=1)
-@pytest.mark.covering
 @pytest.mark.parametrize("rate", [0.0, 0.1])
 @pytest.mark.parametrize("graph", ["ring", "torus", 'edges("0-1,1-2,2-3")'])
 def test_only_gradient_steps_change_the_sum(graph: str, rate: float) -> None:

@@ -99,7 +99,6 @@ def test_with_all_neighbours_and_equal_speeds_it_is_asynchronous_gossip_of_updat
         pushed = update
 
 
-@pytest.mark.covering
 @pytest.mark.parametrize("graph", ["complete", "ring"])
 @pytest.mark.parametrize("sentence", ["asyng", "asyng(1)"])
 def test_no_update_is_lost_whatever_is_under_way_at_the_end(sentence: str, graph: str) -> None:

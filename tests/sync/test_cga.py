@@ -58,7 +58,6 @@ def test_a_gradient_without_conflict_is_left_as_it_is(seed: int) -> None:
 
 
 @pytest.mark.technique("cga", check=2)
-@pytest.mark.covering
 @pytest.mark.parametrize("graph", ["ring", 'edges("0-1,1-2,2-3")', "complete"])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_with_equal_data_it_is_momentum_sgd_with_consensus(graph: str, momentum: float) -> None:

@@ -42,7 +42,6 @@ def test_a_round_of_one_plain_step_is_bsp() -> None:
 
 
 @pytest.mark.technique("diloco", check=1)
-@pytest.mark.covering
 @pytest.mark.parametrize("period", [1, 3, 5])
 @pytest.mark.parametrize("make", [sgd, adamw])
 def test_without_an_outer_optimizer_it_averages_parameters(period: int, make: Make) -> None:

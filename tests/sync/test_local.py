@@ -223,7 +223,6 @@ def test_it_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
 
 
 @pytest.mark.technique("one_shot_averaging", check=1)
-@pytest.mark.covering
 @pytest.mark.parametrize("steps", [3, 30])
 @pytest.mark.parametrize("workers", [2, 3, 4, 5])
 @pytest.mark.parametrize("architecture", ["allreduce", "allreduce(order=rank)"])

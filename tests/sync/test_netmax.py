@@ -39,7 +39,6 @@ def taking(size: int, seconds: float = 0.01, slow: dict[tuple[int, int], float] 
 
 
 @pytest.mark.technique("netmax", check=1)
-@pytest.mark.covering
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("edges", [everyone(5), ring(6), (*ring(7), (0, 3), (2, 5))])
 def test_policies_keep_bounds_and_let_all_iterate_equally_often(edges: Pairs, seed: int) -> None:

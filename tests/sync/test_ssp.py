@@ -31,7 +31,6 @@ def apart(seen: list[serving.Seen], workers: int) -> int:
 
 @pytest.mark.technique("ssp", check=1)
 @pytest.mark.technique("ssp", check=2)
-@pytest.mark.covering
 @pytest.mark.parametrize("staleness", [0, 1, 3])
 @pytest.mark.parametrize(
     "compute",

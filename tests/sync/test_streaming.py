@@ -58,7 +58,6 @@ def odd_bytes(strategy: str, steps: int) -> list[tuple[float, float]]:
 
 
 @pytest.mark.technique("streaming_diloco", check=2)
-@pytest.mark.covering
 @pytest.mark.parametrize("knobs", [None, (6, 1, 0), (6, 2, 1), (6, 3, 2), (9, 4, 1)])
 @pytest.mark.parametrize("workers", [3, 2, 5])
 def test_every_parameter_is_sent_once_in_a_period_in_four_bits(

@@ -16,7 +16,6 @@ MODEL_BYTES = 8 * DIMENSION
 
 
 @pytest.mark.technique("tthf", check=1)
-@pytest.mark.covering
 @pytest.mark.parametrize(("workers", "clusters"), [(8, 3), (5, 5), (7, 2)])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_server_gets_one_model_of_each_cluster(workers: int, clusters: int, seed: int) -> None:
@@ -43,7 +42,6 @@ def test_the_server_gets_one_model_of_each_cluster(workers: int, clusters: int, 
 
 
 @pytest.mark.technique("tthf", check=1)
-@pytest.mark.covering
 @pytest.mark.parametrize("workers", [3, 4, 6])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_one_cluster_that_agrees_in_every_step_is_bulk_synchronous(workers: int, seed: int) -> None:

@@ -102,7 +102,6 @@ def trained(strategy: str, workers: int, steps: int, seed: int = 0, labels: int 
 
 
 @pytest.mark.technique("yoga", check=1)
-@pytest.mark.covering
 @pytest.mark.parametrize("budget", [0.5, 1.0, 2.3])
 @pytest.mark.parametrize(("workers", "seed"), [(4, 0), (7, 1)])
 def test_nobody_exceeds_a_budget_in_any_round(budget: float, workers: int, seed: int) -> None:

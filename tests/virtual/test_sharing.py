@@ -140,7 +140,6 @@ def test_every_optimizer_gives_the_bits_of_workers_on_their_own(make: Any, alone
     assert all(torch.equal(a, b) for x, y in zip(shared, own, strict=True) for a, b in zip(x, y, strict=True))
 
 
-@pytest.mark.covering
 @pytest.mark.parametrize("meddle", MEDDLERS, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("name", ["momentum", "adamw"])
 def test_whatever_a_script_writes_stays_its_own(name: str, meddle: Any, alone: Callable[[], None]) -> None:

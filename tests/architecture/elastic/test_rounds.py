@@ -52,7 +52,6 @@ def run_with_kills(arrangement: Arrangement, make: MakeExchange, seed: int, susp
     return world, kills
 
 
-@pytest.mark.covering
 @pytest.mark.parametrize("suspicions", [False, True])
 @pytest.mark.parametrize(("arrangement", "make", "seeds"), ARRANGEMENTS)
 def test_kills_at_random_points(arrangement: Arrangement, make: MakeExchange, seeds: int, suspicions: bool) -> None:

@@ -62,7 +62,6 @@ def test_local_sgd_ends_at_the_mean_of_all_optima(size: int, dims: int) -> None:
         torch.testing.assert_close(result, torch.full((10,), (size - 1) / 2), atol=0.02, rtol=0)
 
 
-@pytest.mark.covering
 @pytest.mark.parametrize("make", [ByParts, CodedRing.around(BucketMeans())])
 @pytest.mark.parametrize("moment", [0.0, 7.6, 8.0, 8.0001])
 def test_training_goes_on_without_a_worker_that_dies(make: MakeExchange, moment: float) -> None:

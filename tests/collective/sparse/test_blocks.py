@@ -37,7 +37,6 @@ def summed(
 
 
 @pytest.mark.technique("omnireduce", check=1)
-@pytest.mark.covering
 @pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize(("size", "aggregators"), [(2, 1), (3, 3), (4, 2)])
 def test_the_sum_is_exact_for_any_supports(size: int, aggregators: int, apart: bool) -> None:

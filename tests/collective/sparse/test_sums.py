@@ -43,7 +43,6 @@ def supports(numel: int, size: int, seed: int) -> dict[str, list[Tensor]]:
 
 
 @pytest.mark.technique("sparcml", check=1)
-@pytest.mark.covering
 @pytest.mark.parametrize("size", [2, 3, 4, 7, 8])
 @pytest.mark.parametrize("name", SUMS)
 def test_the_sum_is_that_of_a_dense_all_reduce(name: str, size: int) -> None:

@@ -48,7 +48,6 @@ def outcome(server: Coordinator) -> FederatedOutcome:
     return outcome_of(answer)
 
 
-@pytest.mark.covering
 @pytest.mark.parametrize("sentence", SENTENCES)
 @pytest.mark.parametrize("seed", [0, 3])
 def test_a_rule_gives_the_parameters_of_its_virtual_run(sentence: str, seed: int) -> None:
@@ -94,7 +93,6 @@ def test_what_runs_on_virtual_clients_alone_is_refused_beforehand() -> None:
             World(setting, sentence, 2)
 
 
-@pytest.mark.covering
 @pytest.mark.parametrize("sentence", [EF, "scaffold(clients=3) / qsgd / server(down=int8)"])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_process_killed_before_or_after_any_of_its_reports_changes_nothing(sentence: str, seed: int) -> None:

@@ -26,7 +26,6 @@ def uneven(clients: int = 20, **about: object) -> Population:
     return Population(by_quantity(1437, clients, 1.0, seed=1), **about)  # type: ignore[arg-type]
 
 
-@pytest.mark.covering
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("compression", ["fixed_point(14, 32)", "fixed_point(14, 32)+ef", "fixed_point(14)"])
 def test_a_round_is_fedavgs_to_the_rounding(compression: str, seed: int) -> None:

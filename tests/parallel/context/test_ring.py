@@ -131,7 +131,6 @@ def test_the_backward_pass_sees_the_keys_of_the_forward_pass() -> None:
         assert moved == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.covering
 @pytest.mark.parametrize(("causal", "zigzag"), [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize("rate", [1e5, 1e6, 1e8])
 @pytest.mark.parametrize("length", [24, 26])

@@ -35,7 +35,6 @@ def whole(counts: list[int], **options: Any) -> dict[str, Any]:
     return dict(found)
 
 
-@pytest.mark.covering
 @pytest.mark.parametrize("counts", [[5, 5], [7, 4], [3, 3, 3, 3], [5, 0, 9, 2]])
 @pytest.mark.parametrize("options", [{"top": 1}, {}, {"capacity_factor": 0.6}, {"avoid": (0, 1, 2, 3, 5)}])
 @pytest.mark.parametrize("seed", [0, 1])
