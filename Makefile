@@ -60,7 +60,7 @@ $(FLOWER): $(READY)
 	touch $(FLOWER)
 
 test-flower: $(FLOWER)
-	$(VENV)-flower/bin/python -m pytest tests/integrations/test_flower.py tests/integrations/test_flower_refusals.py
+	$(VENV)-flower/bin/python -m pytest $(wildcard tests/integrations/test_flower*.py)
 
 test-all: test test-long test-frameworks test-flower
 
