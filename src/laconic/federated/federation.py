@@ -14,9 +14,10 @@ from torch import Tensor
 
 from laconic.errors import LaconicError
 from laconic.federated.partition import Shards, alike, by_label, by_quantity, dirichlet, iid, natural
-from laconic.federated.population import Always, Daily, Population
+from laconic.federated.population import Always, Availability, Daily, Population
 from laconic.federated.task import Task
 from laconic.federated.tasks import Blank, find_task
+from laconic.federated.trace import read_trace
 from laconic.reading import Count, Natural, NotNegative, Positive, Share, Source
 from laconic.units import bits_per_second
 
@@ -35,7 +36,10 @@ class Federation:
     - `sample_seconds`: how long a client trains on a sample; half of them take longer.
     - `spread`: the standard deviation of the logarithm of that time among clients.
     - `up`, `down`: the rates at which a client sends and receives.
+    - `link_spread`: the standard deviation of the logarithm of both rates among clients.
     - `awake`: the share of every day in which a client can be reached, each at its own time.
+    - `trace`: a CSV table with the columns `client`, `begin` and `end`, in seconds: when each can be reached, in place
+      of `awake`.
     - `lost`: the probability that a client which was selected vanishes.
     - `rate`: the clients' learning rate.
     - `steps`: how many steps the server makes.
@@ -54,7 +58,9 @@ class Federation:
     spread: NotNegative = 0.5
     up: str = "10Mbit"
     down: str = "50Mbit"
+    link_spread: NotNegative = 0.0
     awake: Share = 1.0
+    trace: str = ""
     lost: Annotated[float, Meta(ge=0, lt=1)] = 0.0
     rate: Positive = 0.1
     steps: Natural = 100
@@ -113,14 +119,12 @@ class Federation:
         count, draw = len(shards), np.random.default_rng([self.seed, 0xFED])
         speeds = self.sample_seconds * np.exp(self.spread * draw.standard_normal(count))
         windows = Daily(draw.uniform(0, _DAY, count), np.full(count, self.awake * _DAY), _DAY)
-        return Population(
-            shards,
-            speeds,
-            bits_per_second(self.up),
-            bits_per_second(self.down),
-            Always() if self.awake == 1 else windows,
-            self.lost,
-        )
+        links = np.exp(self.link_spread * draw.standard_normal(count))
+        available: Availability = Always() if self.awake == 1 else windows
+        if self.trace:
+            available = read_trace(Path(self.trace), count)
+        up, down = bits_per_second(self.up) * links, bits_per_second(self.down) * links
+        return Population(shards, speeds, up, down, available, self.lost)
 
     def of_size(self, parameters: int, samples_each: int) -> tuple[Task, Population]:
         """Return a model of so many parameters, and clients that hold so many samples each, in place of the task."""
