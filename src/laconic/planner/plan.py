@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from laconic.errors import StrategyError
@@ -20,7 +19,7 @@ from laconic.planner.predictive_length import predictive_length
 from laconic.planner.preferences import Preferences
 from laconic.planner.priced_candidates import BASELINE
 from laconic.planner.risk import training_of
-from laconic.planner.sources import Subject, subject_of
+from laconic.planner.sources import Subject, is_script, subject_of
 from laconic.planner.values import Advice, Objective, PlanError
 from laconic.profile.gpus import Gpu
 from laconic.profile.gpus import gpu as gpu_named
@@ -150,7 +149,7 @@ def verify_advice(
     loss, at least as long as was shown to predict."""
     from laconic.planner.verify import verify
 
-    if Path(subject).suffix != ".py":
+    if not is_script(subject):
         raise PlanError(f"--verify trains a script, and {subject} is none: give the path of your training script")
     source = subject_of(subject, arguments, advice.workers, network)
     known = predictive_length(training_of(source.profile, advice.workers))
@@ -197,7 +196,7 @@ def _check_counts(given: Mapping[str, tuple[int, int]]) -> None:
 
 def _gpu_of(subject: str, name: str | None) -> Gpu | None:
     """Return the GPU that counts for a subject: a script's times are measured here, whatever GPU is named."""
-    return None if name is None or Path(subject).suffix == ".py" else gpu_named(name)
+    return None if name is None or is_script(subject) else gpu_named(name)
 
 
 def _probed_links(source: Subject, workers: int) -> DescribedLinks:
@@ -230,6 +229,6 @@ def _codec_notes(source: Subject) -> tuple[str, ...]:
 def _command_for(
     strategy: str, subject: str, arguments: Sequence[str], workers: int, servers: int, source: Subject
 ) -> str:
-    script = [subject, *arguments] if Path(subject).suffix == ".py" else ["train.py"]
+    script = [subject, *arguments] if is_script(subject) else ["train.py"]
     more = ["--servers", str(servers)] if servers else []
     return shlex.join(["laconic", "run", "--workers", str(workers), *more, "--strategy", strategy, *script])

@@ -18,6 +18,9 @@ from laconic.values.model_kind import Kind
 
 FOLDER = Path(__file__).parent / "measured" / "runs"
 
+MOST_PASSES = 2
+"""Over a text, in a training that counts: what is learned by heart says little of what a method does to learning."""
+
 Purpose = Literal["rate", "report", "fewer", "short"]
 
 
