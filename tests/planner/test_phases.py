@@ -198,9 +198,15 @@ def test_memory_is_that_of_the_fullest_phase() -> None:
     assert kept[dense_start] == kept[compressed] > kept[dense]
 
 
-def test_a_short_training_does_not_judge_phases() -> None:
-    found = advise(Deployment(PROFILE, NETWORK, 8), "a model", "b", consider=[DENSE_START, COMPRESSED])
-    assert _worth_verifying(found) == [str(Strategy.parse(COMPRESSED))]
+@pytest.mark.parametrize(("steps", "left_out"), [(3000, [WAITING]), (None, [DENSE_START, WAITING])])
+def test_a_short_training_judges_phases_whose_shares_are_known(steps: int | None, left_out: list[str]) -> None:
+    texts = [DENSE_START, COMPRESSED, WAITING]
+    found = advise(Deployment(PROFILE, NETWORK, 8, steps=steps), "a model", "b", consider=texts)
+    trained, said = _worth_verifying(found)
+    assert sorted(trained) == sorted(str(Strategy.parse(text)) for text in texts if text not in left_out)
+    for text, sentence in zip(left_out, sorted(said, key=lambda one: "loss<" in one), strict=True):
+        assert sentence.startswith(f"`{Strategy.parse(text)}` was left out: ")
+        assert ("--run-steps N" in sentence) is (text == DENSE_START)
 
 
 # ------------------------------------------------------------------------------------------------ from the outside

@@ -111,6 +111,7 @@ def advise(
         tuple(warnings),
         sharded,
         gpu_bytes,
+        training.steps,
     )
 
 

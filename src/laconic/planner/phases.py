@@ -67,6 +67,11 @@ def rescaled(strategy: Strategy, measured_steps: int | None, steps: int | None) 
     )
 
 
+def scales(strategy: Strategy) -> bool:
+    """Return whether a strategy is phases that end at steps, which a shorter run goes through at the same shares."""
+    return isinstance(strategy, Phases) and all(isinstance(end, StepCondition) for end in strategy.conditions())
+
+
 def phases_note(strategies: Iterable[Strategy], steps: int | None, asked: bool) -> str | None:
     """Return in words how phases, and rules that change on the way, are weighed; None where there are none.
 
