@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
@@ -20,6 +21,7 @@ from laconic.profile.emulate import emulated
 from laconic.real.connect import connect
 from laconic.strategy import Strategy
 from laconic.sync.frozen_adam import FreezingAdam, LocalFrozenAdam
+from laconic.sync.local import LocalSGD
 from laconic.virtual.compute import Compute
 from tests.planner.test_price import PROFILE
 
@@ -28,6 +30,7 @@ FREEZING = f"freezing_adam(kappa=4) / {SIGNS}"
 LOCAL = f"bsp until step 2, then local_frozen_adam(doubling=8, longest=4) / {SIGNS}"
 ZERO_ONE_ADAM = f"{FREEZING} until step 20, then local_frozen_adam(doubling=12, longest=4) / {SIGNS}"
 ONE_BIT_LAMB = f"bsp until step 6, then frozen_lamb / {SIGNS}"
+GROWING = "local(2, growing=true)"
 NETWORK = Network.flat(3, 2e7, 1e-4)
 Parameters = Iterable[torch.nn.Parameter]
 
@@ -60,8 +63,8 @@ def virtual(text: str, steps: int, made: Callable[[Parameters], torch.optim.Opti
 
 @pytest.mark.parametrize(
     ("text", "steps", "made"),
-    [(FREEZING, 30, adam), (LOCAL, 34, adam), (ZERO_ONE_ADAM, 56, adam), (ONE_BIT_LAMB, 30, lamb)],
-    ids=["variances ever more rarely", "rounds ever longer", "0/1 Adam", "1-bit LAMB"],
+    [(FREEZING, 30, adam), (LOCAL, 34, adam), (ZERO_ONE_ADAM, 56, adam), (ONE_BIT_LAMB, 30, lamb), (GROWING, 42, adam)],
+    ids=["variances ever more rarely", "rounds ever longer", "0/1 Adam", "1-bit LAMB", "growing gaps"],
 )
 def test_the_price_of_a_run_is_what_the_virtual_engine_counts(
     text: str, steps: int, made: Callable[[Parameters], torch.optim.Optimizer]
@@ -94,6 +97,17 @@ def test_rounds_are_counted(doubling: int, longest: int, steps: int) -> None:
     assert sum(one.share / one.cadence.period for one in stretches) * steps == pytest.approx(
         counted, abs=len(stretches)
     )
+
+
+@pytest.mark.parametrize("period", [1, 3, 8])
+@pytest.mark.parametrize("steps", [1, 3, 24, 25, 1000, 10**6])
+def test_growing_gaps_are_counted(period: int, steps: int) -> None:
+    stretches = LocalSGD(period, growing=True).stretches(steps)
+    rounds = (math.isqrt(1 + 8 * (steps // period)) - 1) // 2  # 1 + 2 + … + rounds is at most the periods
+    assert sum(one.share for one in stretches) == pytest.approx(1)
+    found = sum(one.share / one.cadence.period for one in stretches) * steps
+    assert found == pytest.approx(rounds, rel=0.01, abs=2), "but for what follows the last, and for whole periods"
+    assert len(stretches) < 15 and not LocalSGD(period, growing=True).stretches(None)
 
 
 def test_in_a_run_of_unknown_length_a_rule_is_what_it_comes_to() -> None:
