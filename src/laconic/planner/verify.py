@@ -81,8 +81,15 @@ def verify(
             return SteppedRun(strategy, request, own, metric)
 
         halving = SuccessiveHalving(
-            *(trainings, begin, tuple(seeds) or (None,), budget_seconds, progress),
-            *(at_once, metric, str(command[0]), least_steps),
+            trainings,
+            begin,
+            tuple(seeds) or (None,),
+            budget_seconds,
+            progress,
+            at_once,
+            metric,
+            str(command[0]),
+            least_steps,
         )
         try:
             halving.start()
