@@ -40,6 +40,12 @@ ABOUT = (
     "SparseLoCo) passed 3.4 times over theirs, of 57,911,533 bytes to train on; on other seeds the size of "
     "the text was not recorded. The text of 200 MB that `bench/corpus.py` makes by itself would be passed over 0.13 "
     "times in breadth and 1.0 times in depth. The ladder refuses such runs now, and rows say their `epochs`.",
+    "Rows also have curves, validated at ten steps. The last point is what `laconic.finish` ships; the earlier ones of "
+    "the rows that are there (`curve_of` is missing) are worker 0's own model, which between two meetings of a rule "
+    "with local steps is not what would be shipped. New rows have the shipped model at every point: all that the "
+    "training remembers is kept, workers meet, and it goes on from what was kept, to the bit. Where servers hold the "
+    "model (rules on `ps` such as `asp`; of the ladder's methods `mipd` alone) or the order of arrivals decides "
+    "(`hogwild`), that cannot be done, and the last point stands alone.",
     "The rows that are there do not say the noise scale of their gradients, which new ones do. In 100 steps of the "
     "small model's `bsp` on a CPU, with a schedule of their own, a rate of 0.002 and one seed, single estimates from "
     "eight workers went from 2,300 tokens at step 10 over 2,900 to 8,200 at steps 20 to 60 up to 31,000 at step 100: "

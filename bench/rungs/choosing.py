@@ -51,8 +51,6 @@ class Rung:
     """Of methods that name none."""
     compressors: tuple[str, ...] = ()
     """The families of `compressors.toml` that are trained beside the methods of the ladder."""
-    passes: float = math.inf
-    """How often a run may pass over its training data."""
 
 
 def read(table: Mapping[str, Any], rung: str, families: Mapping[str, Mapping[str, Any]]) -> tuple[Rung, list[Method]]:

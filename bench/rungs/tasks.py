@@ -15,6 +15,7 @@ from bench.tasks.recommender import Recommender
 from bench.tasks.transformer import Shape
 
 from laconic.errors import LaconicError
+from laconic.planner.runs import MOST_PASSES
 
 KEPT = 0.95
 """The share of a frozen text that is trained on, at least: the rest is held out."""
@@ -30,18 +31,17 @@ def data_of(rung: Rung, data: Path | None) -> str:
 
 
 def refuse_repetition(rung: Rung, data: Path | None) -> None:
-    """Raise an error where the runs of a rung would pass over the text that there is more often than the rung allows:
-    what is learned by heart says little of what a method does to learning."""
+    """Raise an error where the runs of a rung would pass too often over the text that there is."""
     if rung.task not in OF_TEXT:
         return
     task, samples = OF_TEXT[rung.task], rung.steps * rung.rows * WORKERS * rung.context
     path = task.checked(data)
     length = task.length(path)
-    if (passes := samples / length.tokens) > rung.passes:
-        least = math.ceil(length.bytes * passes / rung.passes / KEPT / 1e6)
+    if (passes := samples / length.tokens) > MOST_PASSES:
+        least = math.ceil(length.bytes * passes / MOST_PASSES / KEPT / 1e6)
         raise LaconicError(
             f"a run of {rung.name} takes {samples:,} tokens, which is {passes:.3g} passes over the {length.tokens:,} "
-            f"to train on in {path}, where the rung allows {rung.passes:g}: freeze a longer text, by `--megabytes "
+            f"to train on in {path}, where the most are {MOST_PASSES}: freeze a longer text, by `--megabytes "
             f"{least}` or more of {task.made_by}"
         )
 

@@ -13,9 +13,11 @@ import torch
 from bench.rungs.guards import refuse
 from bench.rungs.noise import NoiseScale
 from bench.rungs.run import Run, share_of_rate, strategy_at
+from bench.rungs.shipped import Aside, can_be_looked_at
 from torch import Tensor, nn
 
 import laconic
+from laconic.real.connect import connect
 from laconic.runtime.tiers import is_collective
 
 DECAY, WITH_MOMENTUM, LONGEST = 0.1, 5e-4, 1.0
@@ -53,7 +55,8 @@ def optimizer_of(name: str, model: nn.Module, lr: float) -> torch.optim.Optimize
 
 
 def train(run: Run, task: Any, together: bool = True, compile: bool = False) -> dict[str, Any]:
-    """Train a run to its end, and return its row."""
+    """Train a run to its end, and return its row. What is evaluated is what would be shipped, on the way too; where a
+    rule does not let it be seen there, the end alone is evaluated."""
     refuse(run)
     strategy = strategy_at(run.method, run.steps)
     built = [p.shape for p in task.build(run.seed).parameters()]
@@ -62,6 +65,7 @@ def train(run: Run, task: Any, together: bool = True, compile: bool = False) -> 
     every = max(1, run.steps // POINTS)
     plain = run.sentence == BASELINE and run.workers > 1
     watched = NoiseScale(task, run.seed, run.workers) if plain else None
+    on_the_way = can_be_looked_at(strategy)
     loss: Callable[..., Tensor] = task.loss
     if together and is_collective(strategy):
         loss = laconic.batched(task.loss, compile=compile)
@@ -75,10 +79,11 @@ def train(run: Run, task: Any, together: bool = True, compile: bool = False) -> 
         if watched is not None and step < run.steps:
             watched.at(model, step)
 
-    def work() -> None:
+    def work() -> float:
         model: nn.Module = task.build(run.seed).to(task.device)
         optimizer = optimizer_of(run.optimizer, model, run.lr)
         model, optimizer = laconic.distribute(model, optimizer, strategy)
+        aside = Aside()
         for step in range(run.steps):
             for group in optimizer.param_groups:
                 group["lr"] = run.lr * share_of_rate(step, run.steps)
@@ -86,17 +91,20 @@ def train(run: Run, task: Any, together: bool = True, compile: bool = False) -> 
             laconic.clip_grad_norm_(optimizer, LONGEST)
             optimizer.step()
             optimizer.zero_grad()
-            if laconic.rank() == 0 and (step + 1) % every == 0 and step + 1 < run.steps:
-                validate(model, step + 1)
-        laconic.finish(model, optimizer)  # what is evaluated is what would be shipped, not a worker's own
+            if on_the_way and (step + 1) % every == 0 and step + 1 < run.steps:
+                with aside.shipped(model, optimizer):
+                    if laconic.rank() == 0:
+                        validate(model, step + 1)
+        laconic.finish(model, optimizer)
         if laconic.rank() == 0:
             validate(model, run.steps)
+        return connect().ledger.sent_bytes() - aside.sent_bytes
 
     begin = time.perf_counter()
     sent = {}
     try:
         done = laconic.simulate(work, run.workers)
-        sent = {"bytes": round(sum(worker.ledger.sent_bytes() for worker in done.workers) / run.workers)}
+        sent = {"bytes": round(sum(done.results) / run.workers)}
     except DivergedError:
         pass  # and the row says so
     finally:
@@ -116,6 +124,7 @@ def train(run: Run, task: Any, together: bool = True, compile: bool = False) -> 
         "epochs": None if task.size is None else round(samples * run.steps / task.size, 4),
         "loss": None if diverged else round(loss_at_end, 5),
         "metrics": {name: round(value, 5) for name, value in metrics.items()},
+        "curve_of": "shipped",
         "curve": [point for point in curve if math.isfinite(point[1])],
         **(watched.fields if watched is not None else {}),
         **sent,

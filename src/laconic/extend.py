@@ -27,7 +27,7 @@ from laconic.registry import extend, knob, named_sentence, technique
 from laconic.schedule.base import Schedule
 from laconic.sync.base import Sync, SyncContext, average_buffers
 from laconic.topology.base import Topology
-from laconic.values.cadence import Cadence
+from laconic.values.cadence import Cadence, Stretch
 from laconic.values.comm_plan import CommPlan, Message, whole
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet
@@ -52,6 +52,7 @@ __all__ = [
     "Selector",
     "State",
     "StatefulWrapper",
+    "Stretch",
     "Sync",
     "SyncContext",
     "TensorSpec",

@@ -128,11 +128,11 @@ class TestGuards:
         assert on_other_data(1, "b", rows) and not on_other_data(3, "b", rows)
         assert on_other_data(1, "a", [{"seed": 1, "purpose": "fewer"}])
 
-    def test_a_text_is_not_passed_over_more_often_than_its_rung_allows(self, tmp_path: Path) -> None:
+    def test_a_text_is_not_passed_over_more_often_than_twice(self, tmp_path: Path) -> None:
         text = tmp_path / "text.xz"
         text.touch()
         text.with_suffix(".json").write_text(json.dumps({"training_bytes": 4_000_000}))
-        rung = replace(RUNG, task="bytes", rows=5, context=100, steps=2000, passes=2)
+        rung = replace(RUNG, task="bytes", rows=5, context=100, steps=2000)
         refuse_repetition(rung, text)
         with pytest.raises(LaconicError, match=r"2\.2 passes over the 4,000,000 .* `--megabytes 5` or more"):
             refuse_repetition(replace(rung, steps=2200), text)
@@ -141,16 +141,13 @@ class TestGuards:
         with pytest.raises(LaconicError, match=r"8 passes over the 1,000,000 .* `--megabytes 17` .*byte_pairs"):
             refuse_repetition(replace(rung, task="bpe"), pairs)
 
-    def test_every_rung_of_text_has_a_limit_and_images_have_none(self) -> None:
+    def test_images_may_be_passed_over_as_often_as_one_likes(self) -> None:
         table = tomllib.loads((Path(__file__).parents[2] / "bench" / "rungs.toml").read_text())
         rungs = [read(table, name, defaultdict(dict))[0] for name in table.keys() - {"rates", "method"}]
-        assert {rung.name: rung.passes for rung in rungs if rung.task in OF_TEXT} == dict.fromkeys(
-            ["breadth", "skewed", "depth", "confirm", "bpe"], 2
-        )
-        for rung in rungs:
-            if rung.task not in OF_TEXT:
-                assert math.isinf(rung.passes)
-                refuse_repetition(replace(rung, steps=10**9), None)
+        others = [rung for rung in rungs if rung.task not in OF_TEXT]
+        for rung in others:
+            refuse_repetition(replace(rung, steps=10**9), None)
+        assert others
 
     def test_phases_are_shares_of_the_run_and_rows_are_compared_at_full_length(self) -> None:
         run = Run("t", "r", 2, "adamw", "bsp until step {10%}, then local(3)", 0.1, 1, 30, 300, "rate")

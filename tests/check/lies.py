@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,8 @@ from torch import Tensor
 
 from laconic.extend import Codec, Compressor, Exchange, Meet, Outcome, Schedule, State, Sync, TensorSpec, uniform
 from laconic.schedule.wfbp import WFBP
+from laconic.sync.local import LocalSGD
+from laconic.values.cadence import Cadence, Stretch
 from laconic.values.comm_plan import CommPlan
 
 
@@ -218,6 +220,20 @@ class ForgetsItsSteps(Sync):
             for parameter, mean in zip(context.parameters, means, strict=True):
                 parameter.data.copy_(mean)
         return state
+
+
+@dataclass(frozen=True)
+class ExchangesMoreOften(LocalSGD):
+    """It averages in every second step, and declares to do so ever more rarely."""
+
+    period: int = 2
+
+    @property
+    def cadence(self) -> None:
+        return None
+
+    def stretches(self, steps: int | None) -> Sequence[Stretch]:
+        return Stretch(Cadence(2, overlaps=False), 0.25), Stretch(Cadence(16, overlaps=False), 0.75)
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ LIES = {
     lies.StateChangesShape: "The state has the entries",
     lies.ReplicasDrift: "the same parameters after every step",
     lies.ForgetsItsSteps: "saved half-way and resumed",
+    lies.ExchangesMoreOften: "`stretches`",
     lies.LosesTensors: "A plan carries every element",
 }
 

@@ -107,7 +107,7 @@ def test_what_was_measured_on_such_a_net_is_a_candidate_and_recommended_within_t
         "bsp": 1.0,
         "diloco(30, lr=0.4)": 1.02,
         "bsp / power_sgd(rank=3)+ef": 1.04,
-        "zero_one_adam": 1,
+        "adacomm": 1,
     }
     facts = {"task": "cifar", "kind": "convolutional", "optimizer": "sgd", "workers": 4, "parameters": 800_000}
     rows = [run(text, seed, loss + seed / 1000, **facts) for text, loss in losses.items() for seed in (1, 2, 3)]

@@ -67,8 +67,8 @@ def test_one_phase_counts_for_all(text: str, steps: int | None, counts: str) -> 
 
 
 def test_a_phase_without_a_price_is_named() -> None:
-    with pytest.raises(PlanError, match=r"`freezing_adam .*cannot be priced"):
-        pricer(1000).price("zero_one_adam")
+    with pytest.raises(PlanError, match=r"`adacomm.*cannot be priced"):
+        pricer(1000).price("bsp until step 100, then adacomm")
 
 
 @pytest.mark.parametrize("text", [DENSE_START, ONE_BIT_ADAM, WAITING, "bsp", "bsp until step 4000, then local(8)"])
@@ -84,9 +84,11 @@ def test_plan_and_frontier_agree(text: str) -> None:
 
 
 def test_another_network_or_length_changes_the_price_of_phases() -> None:
-    short, long = pricer(1000), pricer(1000).on(NETWORK, 3000)
-    assert long.price(DENSE_START).seconds == pricer(3000).price(DENSE_START).seconds < short.price(DENSE_START).seconds
-    assert long.on(NETWORK).price(DENSE_START).seconds == long.price(DENSE_START).seconds
+    short, long = pricer(1000), pricer(3000)
+    seconds = long.price(DENSE_START).seconds
+    assert short.price(DENSE_START, 3000).seconds == seconds < short.price(DENSE_START).seconds
+    assert long.on(NETWORK).price(DENSE_START).seconds == seconds
+    assert long.on(Network.flat(8, 1e9, 1e-4)).price(DENSE_START).seconds < seconds
 
 
 def test_phases_are_predicted_as_well_as_what_most_of_the_run_is() -> None:
@@ -108,7 +110,7 @@ def test_the_same_shares_are_the_same_strategy() -> None:
     assert rescaled(short, 3000, 6000) == long
     assert rescaled(short, None, 6000) == rescaled(short, 3000, None) == short
     waiting = Strategy.parse(WAITING)
-    assert by_shares(waiting, 3000) == by_shares(waiting, None) == ((waiting, 1.0),)
+    assert by_shares(waiting, 3000) == by_shares(waiting, None) == ((waiting, 1.0, ()),)
     assert rescaled(waiting, 3000, 6000) == waiting
 
 
@@ -120,7 +122,7 @@ def test_an_end_is_at_least_one_step() -> None:
 
 SIZED = replace(PROFILE, kind="transformer", optimizer="adamw")
 HERE = training_of(SIZED, 8)
-LOSSES = {"bsp": 1.0, DENSE_START: 1.01, COMPRESSED: 1.5, "zero_one_adam": 1.0}
+LOSSES = {"bsp": 1.0, DENSE_START: 1.01, COMPRESSED: 1.5, "adacomm": 1.0}
 
 
 @pytest.fixture
@@ -196,9 +198,15 @@ def test_memory_is_that_of_the_fullest_phase() -> None:
     assert kept[dense_start] == kept[compressed] > kept[dense]
 
 
-def test_a_short_training_does_not_judge_phases() -> None:
-    found = advise(Deployment(PROFILE, NETWORK, 8), "a model", "b", consider=[DENSE_START, COMPRESSED])
-    assert _worth_verifying(found) == [str(Strategy.parse(COMPRESSED))]
+@pytest.mark.parametrize(("steps", "left_out"), [(3000, [WAITING]), (None, [DENSE_START, WAITING])])
+def test_a_short_training_judges_phases_whose_shares_are_known(steps: int | None, left_out: list[str]) -> None:
+    texts = [DENSE_START, COMPRESSED, WAITING]
+    found = advise(Deployment(PROFILE, NETWORK, 8, steps=steps), "a model", "b", consider=texts)
+    trained, said = _worth_verifying(found)
+    assert sorted(trained) == sorted(str(Strategy.parse(text)) for text in texts if text not in left_out)
+    for text, sentence in zip(left_out, sorted(said, key=lambda one: "loss<" in one), strict=True):
+        assert sentence.startswith(f"`{Strategy.parse(text)}` was left out: ")
+        assert ("--run-steps N" in sentence) is (text == DENSE_START)
 
 
 # ------------------------------------------------------------------------------------------------ from the outside

@@ -221,7 +221,7 @@ def test_prices_on_another_network_are_those_of_a_pricer_of_its_own(strategy: st
 
 def test_what_has_no_closed_form_is_refused() -> None:
     pricer = Pricer(Deployment(PROFILE, Network.flat(4, 1e9), 4))
-    for strategy in ("dpsgd / none / gossip / ring", "zero_one_adam", "[bsp]@node > [bsp]@site"):
+    for strategy in ("dpsgd / none / gossip / ring", "adacomm", "[bsp]@node > [bsp]@site"):
         with pytest.raises(PlanError, match="--engine virtual"):
             pricer.price(strategy)
 

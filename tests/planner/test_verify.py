@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laconic.errors import LaconicError
-from laconic.planner.verify import VerifyError, read_budget, verify
-from laconic.planner.verify_results import Logged, Trained, curve_of
+from laconic.planner.verify import read_budget, verify
+from laconic.planner.verify_results import Logged, Trained, VerifyError, curve_of
+from laconic.strategy import Strategy
 
 SCRIPT = """
 import argparse
@@ -143,6 +144,46 @@ def test_where_the_script_ends_before_that_all_are_compared_at_its_end(script: s
     out = verify([script, "--steps", "20"], sentences, 2, "1gbit", None, 300.0, least_steps=1000)
     assert {(one.compared_step, one.rounds) for one in out.trained} == {(20, 1)}
     assert out.reached and not replace(out, trained=(replace(out.best, finished=False),)).reached
+
+
+PHASES = "bsp until step 300, then bsp / topk(0.02)+ef"
+
+
+@pytest.mark.long
+def test_phases_keep_their_shares_in_a_short_training(script: str) -> None:
+    """Of the script's 40 steps a tenth, as of 3000."""
+    scaled, sentences = PHASES.replace("300", "4"), ["bsp", PHASES, "bsp / topk(0.02)+ef"]
+    out = verify([script, "--steps", "40"], sentences, 2, budget_seconds=300.0, seeds=(1, 2), run_steps=3000)
+    as_it_is = verify([script, "--steps", "40"], ["bsp", scaled], 2, budget_seconds=300.0, seeds=(1, 2)).of(scaled)
+    found = out.of(PHASES)
+    assert found.trained_as == str(Strategy.parse(scaled)) and not out.of(sentences[2]).trained_as
+    assert found.finished and found.compared_step == 40 == found.steps and out.reached
+    curves = [[at.loss for at in one.curve] for one in (found, as_it_is, out.of(sentences[2]))]
+    assert curves[0] == curves[1] != curves[2]
+
+
+@pytest.mark.long
+def test_phases_are_scaled_to_each_round(script: str) -> None:
+    """The gentle ones stay and are trained to the end, the harsh ones leave as they were in the first round."""
+    gentle, harsh = "bsp until step 300, then bsp / cast_bf16", "bsp until step 300, then bsp / topk(0.01)"
+    sentences = ["bsp", gentle, harsh, "bsp / topk(0.02)"]
+    out = verify([script, "--steps", "60"], sentences, 2, budget_seconds=300.0, least_steps=20, run_steps=3000)
+    assert {one.strategy: (one.compared_step, one.rounds) for one in out.trained} == {
+        **dict.fromkeys(sentences[:2], (60, 2)),
+        **dict.fromkeys(sentences[2:], (20, 1)),
+    }
+    assert out.of(gentle).trained_as == str(Strategy.parse(gentle.replace("300", "6")))
+    assert out.of(harsh).trained_as == str(Strategy.parse(harsh.replace("300", "2")))
+    assert out.reached
+
+
+@pytest.mark.long
+def test_phases_that_cannot_be_trained_say_why(script: str) -> None:
+    narrow = "bsp until step 10, then local(2) until step 20, then bsp / topk(0.02)+ef"
+    frozen = "bsp until step 300, then frozen_adam"
+    out = verify([script, "--steps", "20"], ["bsp", narrow, frozen], 2, budget_seconds=300.0, run_steps=3000)
+    assert "its phases do not fit into 20 steps" in (out.of(narrow).error or "")
+    assert "frozen_adam" in (out.of(frozen).error or "") and out.best.strategy == "bsp"
 
 
 def test_budgets_are_read_as_people_write_them() -> None:

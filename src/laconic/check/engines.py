@@ -94,6 +94,22 @@ def exchanges_when_it_declares(subject: Trainings) -> str | None:
     return f"3 workers: {sent[wrong]:.0f} bytes in step {wrong + 1}, with a period of {cadence.period}"
 
 
+def exchanges_as_often_as_it_declares(subject: Trainings) -> str | None:
+    """The rule declares `stretches` in place of a `cadence`: of some steps as many exchange as these say, but for a
+    round of each that is cut off, unless in flight."""
+    stretches = subject.rule.stretches(STEPS)
+    if subject.rule.cadence is not None or not stretches:
+        raise DoesNotApply
+    if any(one.cadence.is_asynchronous or one.cadence.flight for one in stretches):
+        raise DoesNotApply
+    sent = subject.undisturbed[0].sent_bytes
+    counted = sum(nbytes > 0 for nbytes in sent)
+    declared = STEPS * sum(one.share / one.cadence.period for one in stretches)
+    if abs(counted - declared) < max(1, len(stretches) - 1) and abs(sum(one.share for one in stretches) - 1) < 1e-6:
+        return None
+    return f"3 workers: {counted} of {STEPS} steps exchange, where the stretches say {declared:.3g}"
+
+
 def resumes(subject: Trainings) -> str | None:
     """A run that is saved half-way and resumed ends as one that was never interrupted: all memory is in the state."""
     if subject.rule.races or not subject.collective:  # servers save themselves
@@ -145,6 +161,7 @@ def findings(sentence: Sentence, real: bool) -> list[Finding]:
         trains,
         keeps_replicas,
         exchanges_when_it_declares,
+        exchanges_as_often_as_it_declares,
         repeats,
         resumes,
         resumes_with_fewer,

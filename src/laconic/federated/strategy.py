@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from laconic.architecture.ps import ParameterServer
 from laconic.compression.base import Compressor
 from laconic.compression.optional import refusal_of_receiver
 from laconic.errors import StrategyError
@@ -14,7 +15,6 @@ from laconic.federated.structure import OneServer, Structure
 from laconic.language.grammar import parse_federated
 from laconic.language.word import FederatedWord, Word
 from laconic.strategy import Sentence
-from laconic.worker import Gather, GatherRagged, Reduce
 
 _VIRTUAL_HOOKS = (
     "personal",
@@ -49,7 +49,7 @@ class FederatedStrategy:
             )
         if objection := refusal_of_receiver(self.compressor):
             raise StrategyError(f"{self.chain}: {objection}; write int8+ef or topk(0.01)+ef")
-        if any(request not in (Reduce, Gather, GatherRagged) for request in self.compressor.asks):
+        if not set(self.compressor.asks) <= set(ParameterServer.carries or ()):
             raise StrategyError(
                 f"{self.chain} needs messages between clients, which only reach the server; write a compressor that is "
                 "encoded by each client alone, as int8 or topk(0.01)+ef"

@@ -49,7 +49,7 @@ class Clock:
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
-        self._pricers: dict[tuple[float, int | None], Pricer] = {}
+        self._pricers: dict[float, Pricer] = {}
 
     @cached_property
     def _first(self) -> Pricer:
@@ -70,10 +70,10 @@ class Clock:
 
     def step(self, strategy: Strategy | None, traffic: Traffic, bits_per_second: float) -> StepTime:
         """Return the time of a step of a strategy, of which the ledger counted this traffic in a training."""
-        pricer = self._pricer(bits_per_second, traffic.steps)
+        pricer = self._pricer(bits_per_second)
         if strategy is not None:
             try:
-                price = pricer.price(strategy)
+                price = pricer.price(strategy, traffic.steps)
             except LaconicError:
                 pass
             else:
@@ -99,11 +99,10 @@ class Clock:
             return 0.0
         return 0.0 if price is None or sentence is None else price.coding_seconds / sentence.sync.make().period
 
-    def _pricer(self, bits_per_second: float, steps: int | None = None) -> Pricer:
-        key = bits_per_second, steps
-        if key not in self._pricers:
-            self._pricers[key] = self._first.on(self._network(bits_per_second), steps)
-        return self._pricers[key]
+    def _pricer(self, bits_per_second: float) -> Pricer:
+        if bits_per_second not in self._pricers:
+            self._pricers[bits_per_second] = self._first.on(self._network(bits_per_second))
+        return self._pricers[bits_per_second]
 
     def _network(self, bits_per_second: float) -> Network:
         return links_of(write_rate(bits_per_second), self.shape.workers).network

@@ -19,7 +19,7 @@ from laconic.planner.phases import phases_note, phases_of
 from laconic.planner.preferences import Preferences
 from laconic.planner.price import Pricer
 from laconic.planner.priced_candidates import Baseline, Candidate, candidates_of, gain_over, tuned_ddp
-from laconic.planner.risk import Training, measured_steps, measured_strategies, training_of
+from laconic.planner.risk import Training, measured_steps, measured_strategies
 from laconic.planner.sharded import ShardedPricer, recommended, verdict_on
 from laconic.planner.shown_candidates import each_once, shown_of
 from laconic.planner.step_price import StepPrice
@@ -48,7 +48,7 @@ def advise(
     model are priced too, and one of them is recommended where data parallelism does not fit.
     """
     preferences = preferences or Preferences()
-    training, asked_steps = training_of(deployment.profile, deployment.workers, deployment.steps), deployment.steps
+    training, asked_steps = deployment.training, deployment.steps
     if asked_steps is None:
         training = replace(training, steps=measured_steps(training))
         deployment = replace(deployment, steps=training.steps)
@@ -111,6 +111,7 @@ def advise(
         tuple(warnings),
         sharded,
         gpu_bytes,
+        training.steps,
     )
 
 

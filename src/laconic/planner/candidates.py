@@ -84,9 +84,10 @@ def rules(asynchronous: bool = False) -> Rules:
     found = []
     for text, sentence in declared("sync"):
         rule = sentence.sync.make()
-        if rule.cadence is None:
+        stretches = rule.stretches(None)
+        if not stretches:
             raise PlanError(f"`{text}` is declared to be worth trying, but without a `cadence` no one can price it")
-        if rule.cadence.is_asynchronous is asynchronous:
+        if stretches[-1].cadence.is_asynchronous is asynchronous:
             found.append((rule.copies, "/" in text, sentence))
     found.sort(key=lambda one: one[0])
     return Rules([s.sync for _, whole, s in found if not whole], [s for _, whole, s in found if whole])

@@ -11,6 +11,7 @@ import numpy as np
 from laconic.cost.collectives import Vector
 from laconic.cost.from_profile import tensors_of
 from laconic.network.network_tree import Level, Network
+from laconic.planner.risk import Training, training_of
 from laconic.planner.values import PlanError
 from laconic.values.profile import CodecTimes, Profile
 from laconic.values.tensor_spec import TensorSpec
@@ -48,6 +49,11 @@ class Deployment:
     def tensors(self) -> list[TensorSpec]:
         """The model's tensors in the order of the forward pass."""
         return tensors_of(self.profile)[0]
+
+    @cached_property
+    def training(self) -> Training:
+        """What the effect of a strategy on the loss depends on."""
+        return training_of(self.profile, self.workers, self.steps)
 
     @property
     def arrival(self) -> list[int]:

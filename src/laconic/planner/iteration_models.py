@@ -24,7 +24,7 @@ from laconic.errors import LaconicError
 from laconic.network.packets import PACKET_BYTES
 from laconic.planner.codec_times import codecs_on
 from laconic.planner.deployment import MOST_SERVERS
-from laconic.planner.sources import Subject, subject_of
+from laconic.planner.sources import Subject, is_script, subject_of
 from laconic.planner.values import PlanError
 from laconic.reading import Source
 from laconic.registry import entry_of
@@ -248,7 +248,7 @@ def iteration_inputs(
     latency: str = "50us",
 ) -> IterationInputs:
     """Return the inputs for a model of the zoo (with a GPU) or a profile; without `servers`, one for each worker."""
-    if text.endswith(".py"):
+    if is_script(text):
         raise PlanError(
             f"{text} is a script, whose times must be measured first: run `laconic profile --out profile.json {text}` "
             "and give profile.json"

@@ -37,7 +37,8 @@ def _candidates() -> Iterator[Sentence]:
             yield from _valid(start.sync, chain, start.architecture, start.schedule)
     for rule in rules().words:
         made = rule.make()
-        if made.copies <= 1 and made.cadence.period <= LONGEST and not made.replaces_step:
+        steady = made.cadence is not None and made.cadence.period <= LONGEST
+        if steady and made.copies <= 1 and not made.replaces_step:
             for chain in every:
                 yield from _valid(rule, chain, start.architecture)
 

@@ -1,4 +1,7 @@
-"""Phases as shares of a run's steps: by these they are weighed in a mean, and are the same in runs of any length."""
+"""Phases as shares of a run's steps: by these they are weighed in a mean, and are the same in runs of any length.
+
+Within a phase a rule may change when it exchanges: by stretches, which are shares of the phase's own steps.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,11 @@ from dataclasses import replace
 from itertools import pairwise
 
 from laconic.language.predicates import StepCondition
-from laconic.strategy import Phases, Strategy
+from laconic.strategy import Phases, Sentence, Strategy
+from laconic.values.cadence import Stretch
+
+Shares = tuple[tuple[Strategy, float, tuple[Stretch, ...]], ...]
+"""Phases, each with its share of the steps and, of a rule that changes within it, the stretches."""
 
 
 def phases_of(strategy: Strategy, steps: int | None) -> list[tuple[Strategy, float]]:
@@ -26,12 +33,22 @@ def phases_of(strategy: Strategy, steps: int | None) -> list[tuple[Strategy, flo
     return [(part, share) for part, share in zip(parts, shares, strict=True) if share > 0]
 
 
-def by_shares(strategy: Strategy, steps: int | None) -> tuple[tuple[Strategy, float], ...]:
-    """Return what makes a strategy the same in runs of other lengths: its phases with their shares, to a thousandth.
-    Phases whose shares are not known are the same as nothing but themselves."""
+def steps_within(share: float, steps: int | None) -> int | None:
+    """Return how many steps a share of a run is; None where the run's are not known."""
+    return None if steps is None else max(1, round(share * steps))
+
+
+def by_shares(strategy: Strategy, steps: int | None) -> Shares:
+    """Return what makes a strategy the same in runs of other lengths: its phases with their shares, to a thousandth,
+    and the stretches of rules that change within one. Phases whose shares are not known are the same as nothing but
+    themselves."""
     if isinstance(strategy, Phases) and (steps is None or _ends(strategy) is None):
-        return ((strategy, 1.0),)
-    return tuple((part, round(share, 3)) for part, share in phases_of(strategy, steps))
+        return ((strategy, 1.0, ()),)
+    found = []
+    for part, share in phases_of(strategy, steps):
+        stretches = _changing(part, steps_within(share, steps)) if steps is not None else ()
+        found.append((part, round(share, 3), tuple(replace(one, share=round(one.share, 3)) for one in stretches)))
+    return tuple(found)
 
 
 def rescaled(strategy: Strategy, measured_steps: int | None, steps: int | None) -> Strategy:
@@ -50,18 +67,34 @@ def rescaled(strategy: Strategy, measured_steps: int | None, steps: int | None) 
     )
 
 
+def scales(strategy: Strategy) -> bool:
+    """Return whether a strategy is phases that end at steps, which a shorter run goes through at the same shares."""
+    return isinstance(strategy, Phases) and all(isinstance(end, StepCondition) for end in strategy.conditions())
+
+
 def phases_note(strategies: Iterable[Strategy], steps: int | None, asked: bool) -> str | None:
-    """Return in words how the phases among some strategies are weighed; None where none has any.
+    """Return in words how phases, and rules that change on the way, are weighed; None where there are none.
 
     - `steps`: of the run, if they are known.
     - `asked`: whether the user gave their number.
     """
-    if not any(isinstance(strategy, Phases) for strategy in strategies):
+    every = list(strategies)
+    if any(isinstance(strategy, Phases) for strategy in every):
+        what, last = "phases", "the last one"
+    elif any(_changing(strategy, None) for strategy in every):
+        what, last = "rules that change when they exchange", "what they come to"
+    else:
         return None
     if steps is None:
-        return "phases are priced by the last one, as in a long run: --run-steps N weighs them by their shares of yours"
+        return f"{what} are priced by {last}, as in a long run: --run-steps N weighs them by their shares of yours"
     told = "" if asked else ", as in the trainings whose losses were measured: --run-steps N says how many yours has"
-    return f"phases are priced in the mean over a run of {steps} steps{told}"
+    return f"{what} are priced in the mean over a run of {steps} steps{told}"
+
+
+def _changing(strategy: Strategy, steps: int | None) -> tuple[Stretch, ...]:
+    """Return the stretches of a sentence whose rule changes when it exchanges; none of all others."""
+    rule = strategy.sync.make() if isinstance(strategy, Sentence) else None
+    return () if rule is None or rule.cadence is not None else tuple(rule.stretches(steps))
 
 
 def _ends(strategy: Phases) -> list[int] | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from laconic.errors import StrategyError
@@ -16,11 +15,12 @@ from laconic.planner.autotune import PAYS
 from laconic.planner.codec_times import codecs_on
 from laconic.planner.deployment import Deployment
 from laconic.planner.networks import PROBE, DescribedLinks, links_named, links_of
+from laconic.planner.phases import scales
 from laconic.planner.predictive_length import predictive_length
 from laconic.planner.preferences import Preferences
 from laconic.planner.priced_candidates import BASELINE
 from laconic.planner.risk import training_of
-from laconic.planner.sources import Subject, subject_of
+from laconic.planner.sources import Subject, is_script, subject_of
 from laconic.planner.values import Advice, Objective, PlanError
 from laconic.profile.gpus import Gpu
 from laconic.profile.gpus import gpu as gpu_named
@@ -150,31 +150,46 @@ def verify_advice(
     loss, at least as long as was shown to predict."""
     from laconic.planner.verify import verify
 
-    if Path(subject).suffix != ".py":
+    if not is_script(subject):
         raise PlanError(f"--verify trains a script, and {subject} is none: give the path of your training script")
     source = subject_of(subject, arguments, advice.workers, network)
     known = predictive_length(training_of(source.profile, advice.workers))
+    worth, left_out = _worth_verifying(advice)
     return verify(
         (subject, *arguments),
-        [BASELINE, *_worth_verifying(advice)][: _CANDIDATES_TO_VERIFY + 1],
+        [BASELINE, *worth[:_CANDIDATES_TO_VERIFY]],
         advice.workers,
         None if network == PROBE else network,
         None if source.path is None else str(source.path),
         budget_seconds,
         progress,
         least_steps=0 if known is None else known.steps,
+        run_steps=advice.run_steps,
+        left_out=left_out,
     )
 
 
-def _worth_verifying(advice: Advice) -> list[str]:
-    """Return the options that may change the loss and would pay, the fastest first; all options if there is none.
-
-    Phases are left out: a short training may see nothing but the first.
-    """
-    whole = [one for one in advice.options if not Strategy.parse(one.strategy).conditions()]
+def _worth_verifying(advice: Advice) -> tuple[list[str], list[str]]:
+    """Return the options that may change the loss and would pay, the fastest first (all options if there is none), and
+    sentences about those that no short training predicts: phases of which nobody knows the shares."""
+    whole, left_out = [], []
+    for one in advice.options:
+        if (why := _unpredictable(Strategy.parse(one.strategy), advice.run_steps)) is None:
+            whole.append(one)
+        else:
+            left_out.append(f"`{one.strategy}` was left out: {why}")
     rest = [one for one in whole if not one.lossless and one.guarantee != advice.baseline.guarantee]
     paying = sorted((one for one in rest if one.speed_up >= PAYS), key=lambda one: one.step_seconds)
-    return [one.strategy for one in paying or whole]
+    return [one.strategy for one in paying or whole], left_out
+
+
+def _unpredictable(strategy: Strategy, run_steps: int | None) -> str | None:
+    """Return why a short training says nothing about a strategy; None where it may."""
+    if not strategy.conditions():
+        return None
+    if not scales(strategy):
+        return "a short training does not meet the conditions on which its phases end"
+    return None if run_steps else "its phases are shares of a run of unknown length: --run-steps N says how many steps"
 
 
 def read_memory(text: str) -> float:
@@ -197,7 +212,7 @@ def _check_counts(given: Mapping[str, tuple[int, int]]) -> None:
 
 def _gpu_of(subject: str, name: str | None) -> Gpu | None:
     """Return the GPU that counts for a subject: a script's times are measured here, whatever GPU is named."""
-    return None if name is None or Path(subject).suffix == ".py" else gpu_named(name)
+    return None if name is None or is_script(subject) else gpu_named(name)
 
 
 def _probed_links(source: Subject, workers: int) -> DescribedLinks:
@@ -230,6 +245,6 @@ def _codec_notes(source: Subject) -> tuple[str, ...]:
 def _command_for(
     strategy: str, subject: str, arguments: Sequence[str], workers: int, servers: int, source: Subject
 ) -> str:
-    script = [subject, *arguments] if Path(subject).suffix == ".py" else ["train.py"]
+    script = [subject, *arguments] if is_script(subject) else ["train.py"]
     more = ["--servers", str(servers)] if servers else []
     return shlex.join(["laconic", "run", "--workers", str(workers), *more, "--strategy", strategy, *script])

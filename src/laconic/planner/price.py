@@ -20,7 +20,7 @@ from laconic.network.network_tree import Network
 from laconic.planner.codec_times import nearest_timed
 from laconic.planner.compression_costs import CompressionCosts, compression_costs
 from laconic.planner.deployment import Deployment
-from laconic.planner.phases import phases_of
+from laconic.planner.phases import phases_of, steps_within
 from laconic.planner.step_price import StepPrice, and_every, behind_steps, difference, mean, spread
 from laconic.planner.values import PlanError
 from laconic.runtime.tier_shards import sentences_shard
@@ -47,15 +47,19 @@ class Pricer:
         self._timings: dict[Any, Timing] = {}
         self.estimated: dict[str, str] = {}  # chains that were not timed, and those whose times they were given
 
-    def price(self, strategy: str | Strategy) -> StepPrice:
+    def price(self, strategy: str | Strategy, steps: int | None = None) -> StepPrice:
         """Return the price of a sentence, of two tiers over the network's levels, or of phases of these: the mean over
-        the run."""
-        phases = phases_of(Strategy.parse(strategy), self.deployment.steps)
-        return mean([(self._phase(phase), share) for phase, share in phases])
+        the run.
 
-    def _phase(self, chosen: Strategy) -> StepPrice:
+        - `steps`: of the run; default: those of the deployment.
+        """
+        steps = self.deployment.steps if steps is None else steps
+        phases = phases_of(Strategy.parse(strategy), steps)
+        return mean([(self._phase(phase, steps_within(share, steps)), share) for phase, share in phases])
+
+    def _phase(self, chosen: Strategy, steps: int | None) -> StepPrice:
         if isinstance(chosen, Sentence):
-            return self._sentence(chosen)
+            return self._sentence(chosen, steps)
         if isinstance(chosen, Tiers) and len(chosen.levels) == 2 and self.deployment.units > 1:
             return self._tiers(chosen)
         raise _not_in_closed_form(chosen)
@@ -70,20 +74,26 @@ class Pricer:
             self._compression_costs[key] = self._priced_chain(sentence, self.deployment.workers, per_tensor=False)
         return self._every_step(sentence, sentence.architecture.make(), self._compression_costs[key])
 
-    def on(self, network: Network, steps: int | None = None) -> Pricer:
-        """Return the pricer of the same workers on another network, in a run of so many steps if they are given; both
-        share what depends on the model alone."""
-        other = Pricer(replace(self.deployment, network=network, steps=steps or self.deployment.steps))
+    def on(self, network: Network) -> Pricer:
+        """Return the pricer of the same workers on another network; both share what depends on the model alone."""
+        other = Pricer(replace(self.deployment, network=network))
         other._compression_costs, other._plan_arrays = self._compression_costs, self._plan_arrays
         other.estimated = self.estimated
         return other
 
     # ------------------------------------------------------------------------------------------ shapes
 
-    def _sentence(self, sentence: Sentence) -> StepPrice:
-        deployment, sync = self.deployment, sentence.sync.make()
-        architecture, cadence = sentence.architecture.make(), sync.cadence
-        if cadence is None or (cadence.is_asynchronous and not architecture.servers):
+    def _sentence(self, sentence: Sentence, steps: int | None) -> StepPrice:
+        """Return the price of a sentence in the mean over a phase of so many steps, in which a rule may change when,
+        and how exactly, it exchanges."""
+        stretches = sentence.sync.make().stretches(steps)
+        if not stretches:
+            raise _not_in_closed_form(sentence)
+        return mean([(self._stretch(_exact(sentence) if s.exact else sentence, s.cadence), s.share) for s in stretches])
+
+    def _stretch(self, sentence: Sentence, cadence: Cadence) -> StepPrice:
+        deployment, architecture = self.deployment, sentence.architecture.make()
+        if cadence.is_asynchronous and not architecture.servers:
             raise _not_in_closed_form(sentence)
         if cadence.is_asynchronous:
             return self._asynchronous(sentence, architecture, cadence)
@@ -357,6 +367,11 @@ def _scattered_and_gathered(
         scattered = scattered + inside.carry("halves", nbytes, dtype)
         gathered = gathered + inside.carry("gather", nbytes / inside.workers, dtype)
     return [scattered], [gathered]
+
+
+def _exact(sentence: Sentence) -> Sentence:
+    """Return what carries a sentence's exact messages."""
+    return replace(sentence, compression=Sentence().compression)
 
 
 def _not_in_closed_form(strategy: Strategy) -> PlanError:

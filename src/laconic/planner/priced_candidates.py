@@ -12,7 +12,7 @@ from laconic.planner.certainty import step_errors
 from laconic.planner.guarantee import is_sixteen_bits
 from laconic.planner.preferences import Preferences
 from laconic.planner.price import Pricer
-from laconic.planner.risk import Training, guarantee_of, mathematics_of, risk_of, training_of
+from laconic.planner.risk import Training, guarantee_of, mathematics_of, risk_of
 from laconic.planner.step_price import StepPrice
 from laconic.planner.values import Risk
 from laconic.schedule.wfbp import WFBP
@@ -72,11 +72,10 @@ def candidates_of(
 ) -> list[Candidate]:
     found: dict[Strategy, Candidate] = {}
     deployment = pricer.deployment
-    training = training_of(deployment.profile, deployment.workers, deployment.steps)
     for strategy in asked:
         if strategy not in found:
             priced = pricer.price(strategy)
-            found[strategy] = Candidate(strategy, priced, preferences.amount(deployment, priced), training)
+            found[strategy] = Candidate(strategy, priced, preferences.amount(deployment, priced), deployment.training)
             if progress is not None:
                 progress(len(found))
     return list(found.values())
@@ -109,12 +108,7 @@ def tuned_ddp(pricer: Pricer, preferences: Preferences) -> Baseline:
     cap = min(tried, key=lambda cap: tried[cap].seconds)
     deployment = pricer.deployment
     return Baseline(
-        Candidate(
-            sentence,
-            tried[cap],
-            preferences.amount(deployment, tried[cap]),
-            training_of(deployment.profile, deployment.workers, deployment.steps),
-        ),
+        Candidate(sentence, tried[cap], preferences.amount(deployment, tried[cap]), deployment.training),
         cap,
     )
 

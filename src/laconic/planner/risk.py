@@ -24,7 +24,7 @@ from laconic.experiments.student import student_gap
 from laconic.language.word import Word
 from laconic.planner import runs
 from laconic.planner.guarantee import guarantee_of
-from laconic.planner.phases import by_shares, rescaled
+from laconic.planner.phases import Shares, by_shares, rescaled
 from laconic.planner.values import Risk
 from laconic.reading import Count, Finite, Natural, NotNegative, Source
 from laconic.strategy import DEFAULTS, Phases, Sentence, Strategy
@@ -39,7 +39,6 @@ DIVERGED = 1000.0
 FARTHEST = 10.0
 """How many times larger or smaller the measured model may be."""
 Circumstances = tuple[Kind, str, int]
-Shares = tuple[tuple[Strategy, float], ...]
 _TABLE_TASK, _TABLE_OPTIMIZER, _TABLE_PARAMETERS = "digits", "sgd", 38_282
 
 

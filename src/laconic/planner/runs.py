@@ -18,6 +18,9 @@ from laconic.values.model_kind import Kind
 
 FOLDER = Path(__file__).parent / "measured" / "runs"
 
+MOST_PASSES = 2
+"""Over a text, in a training that counts: what is learned by heart says little of what a method does to learning."""
+
 Purpose = Literal["rate", "report", "fewer", "short"]
 
 
@@ -52,6 +55,7 @@ class Run:
     noise_scale: Positive | None = None  # of a baseline's gradients, in samples; None: not measured, or infinite
     metrics: dict[str, Finite | None] = field(default_factory=dict)
     curve: tuple[tuple[Count, Finite | None], ...] = ()  # step and validation loss on the way
+    curve_of: Literal["rank 0", "shipped"] = "rank 0"  # whose model the points on the way are of; the last is shipped
     bytes: NotNegative = 0.0  # that one worker sent in the whole run, in the mean over workers
     seconds: NotNegative = 0.0
     packed: Natural = 1  # runs side by side on the device

@@ -34,6 +34,11 @@ class Subject:
     path: Path | None = None  # of the profile, where it is a file
 
 
+def is_script(subject: str) -> bool:
+    """Return whether a subject is named as a training script is."""
+    return subject.endswith(".py")
+
+
 def subject_of(
     text: str,
     arguments: Sequence[str],
@@ -48,7 +53,7 @@ def subject_of(
     if not 1 <= workers <= MOST_WORKERS:
         raise PlanError(f"a plan is for at least one worker, at most {MOST_WORKERS}, not {workers}: change --workers")
     path = Path(text)
-    if path.suffix == ".py":
+    if is_script(text):
         return _of_script(text, arguments, workers, network, net, fresh)
     if arguments:
         raise PlanError(f"only a script has arguments, {text} has none: leave out {' '.join(arguments)}")

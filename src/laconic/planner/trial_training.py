@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from laconic.planner.phases import rescaled
 from laconic.planner.stepped_run import SteppedRun
 from laconic.planner.verify_results import Logged, Point, Trained, curve_of, point_of
+from laconic.strategy import Strategy
 
 
 @dataclass(eq=False)
 class TrialTraining:
-    """One strategy under verification, with a run for each seed."""
+    """One strategy under verification, with a run for each seed.
+
+    Phases that end at shares of a run are trained anew in each round, scaled to its length: `phases` is then the
+    strategy in a run of `run_steps`, and `again` are the runs of the round that is under way.
+    """
 
     strategy: str
     runs: list[SteppedRun] = field(default_factory=list)
+    phases: Strategy | None = None
+    run_steps: int | None = None
+    again: list[SteppedRun] = field(default_factory=list)
     rounds: int = 0
     compared_step: int = 0
     eliminated_at: tuple[int, int] | None = None  # (round, step) at which it was first in the worse half
@@ -23,6 +33,25 @@ class TrialTraining:
     @property
     def steps(self) -> int:
         return min((run.steps for run in self.runs), default=0)
+
+    @property
+    def every_run(self) -> Iterator[SteppedRun]:
+        """The runs of this round and of the one before."""
+        yield from (*self.runs, *self.again)
+
+    def at_length(self, steps: int) -> str:
+        """Return the sentence of a run of so many steps: phases keep their shares."""
+        return self.strategy if self.phases is None else str(rescaled(self.phases, self.run_steps, steps))
+
+    def settle(self, steps: int, seeds: int) -> bool:
+        """End the runs of the round before where those that were made anew have replaced them, by making so many steps
+        with all seeds or by failing; else end the new ones. Return whether they are replaced."""
+        complete = len(self.again) == seeds and all(run.over or run.steps >= steps for run in self.again)
+        replaced = complete or any(run.error or run.diverged for run in self.again)
+        for run in self.runs if replaced else self.again:
+            run.close()
+        self.runs, self.again = (self.again if replaced else self.runs), []
+        return replaced
 
     @property
     def failure(self) -> str | None:
@@ -75,11 +104,12 @@ class TrialTraining:
             curve=curve_of([run.logged for run in self.runs]),
             diverged=self.diverged,
             error=self.failure,
+            trained_as="" if self.phases is None or not self.runs else self.runs[0].strategy,
         )
 
     def close(self) -> None:
         """End all runs."""
-        for run in self.runs:
+        for run in self.every_run:
             run.close()
 
 

@@ -114,6 +114,7 @@ class Advice:
     - `warnings`: which of the options gather payloads from more workers than they are cheaper for than dense ones.
     - `sharded`: plain data parallelism and ways to shard the model, with the memory of a GPU.
     - `gpu_bytes`: the memory of a GPU that is left for the model, where it is known.
+    - `run_steps`: the steps of the run over which phases are weighed, where they are known.
     """
 
     subject: str  # the script or model
@@ -134,6 +135,7 @@ class Advice:
     warnings: tuple[str, ...] = ()  # of strategies that so many workers should not use
     sharded: tuple[ShardedOption, ...] = ()  # plain data parallelism first
     gpu_bytes: NotNegative | None = None  # of a GPU's memory, for the model
+    run_steps: Natural | None = None  # over which phases are weighed
 
     @property
     def best(self) -> Option:

@@ -8,6 +8,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 
+from laconic.errors import LaconicError
+
+
+class VerifyError(LaconicError, ValueError):
+    """An error about strategies that cannot be trained, or a script that does not log the metric."""
+
 
 @dataclass(frozen=True)
 class Point:
@@ -40,6 +46,7 @@ class Trained:
     curve: tuple[Point, ...] = ()
     diverged: str | None = None  # a sentence
     error: str | None = None  # a sentence
+    trained_as: str = ""  # the strategy with its phases scaled to `compared_step`; empty: as it is
 
     def loss_at(self, seconds: float) -> float | None:
         """Return the loss at a time, interpolated in its curve; None before the first point and after the last."""
@@ -65,6 +72,7 @@ class Verified:
     seeds: tuple[int, ...]
     trained: tuple[Trained, ...]
     least_steps: int = 0  # before which none was eliminated; 0: no length was shown to predict
+    left_out: tuple[str, ...] = ()  # sentences about strategies that no short training predicts
 
     @property
     def reached(self) -> bool:

@@ -170,7 +170,11 @@ def show_verified(found: Verified, console: Console | None = None) -> None:
             )
         )
     console.print(table)
-    console.print(Text(_length(found)), soft_wrap=True)
+    for one in found.trained:
+        if one.trained_as:
+            console.print(Text(f"`{one.strategy}` was trained as `{one.trained_as}`, at its shares."), soft_wrap=True)
+    for sentence in (*found.left_out, _length(found)):
+        console.print(Text(sentence), soft_wrap=True)
 
 
 def _length(found: Verified) -> str:

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from typing_extensions import TypeVar
 
 from laconic.registry import Technique
-from laconic.values.cadence import Cadence
+from laconic.values.cadence import Cadence, Stretch
 from laconic.worker import Communication, Group
 
 State = dict[str, Tensor]
@@ -123,8 +123,17 @@ class Sync(Technique, Generic[Context]):
 
     @property
     def cadence(self) -> Cadence | None:
-        """When the rule exchanges, from which `laconic plan` prices it; None: that cannot be said beforehand."""
+        """When the rule exchanges, from which `laconic plan` prices it; None: that is not the same in all steps, or
+        cannot be said beforehand."""
         return None
+
+    def stretches(self, steps: int | None) -> Sequence[Stretch]:
+        """Return which shares of a phase of so many steps the rule spends with which cadence; none where that cannot be
+        said beforehand. It is for rules that change their cadence by what they are told, not by what they see.
+
+        - `steps`: of the phase; None: unknown, and longer than any change takes.
+        """
+        return () if self.cadence is None else (Stretch(self.cadence),)
 
     @property
     def offloads(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,7 +12,7 @@ from laconic.registry import knob, named_sentence, technique
 from laconic.sync.base import State, SyncContext, average_buffers
 from laconic.sync.moments import SIGNS, MomentRule
 from laconic.sync.tensor_lists import copies, copy_into, keep, kept
-from laconic.values.cadence import Cadence
+from laconic.values.cadence import Cadence, Stretch
 from laconic.worker import Communication
 
 
@@ -52,6 +53,13 @@ class FreezingAdam(MomentRule):
     can_start: ClassVar[bool] = True
     kappa: int = knob(16, low=1, doc="updates of the variances after which the gaps between them double")
 
+    def stretches(self, steps: int | None) -> Sequence[Stretch]:
+        alone = Cadence(1, overlaps=False)
+        if steps is None:
+            return (Stretch(alone),)
+        share = self.exact_steps(steps) / steps
+        return tuple(one for one in (Stretch(alone, share, exact=True), Stretch(alone, 1 - share)) if one.share)
+
     def init(self, context: SyncContext) -> State:
         return {"began": torch.tensor(context.step)}
 
@@ -60,6 +68,15 @@ class FreezingAdam(MomentRule):
         doublings = ((step - 1) // self.kappa + 1).bit_length() - 1
         gap = 1 << doublings
         return (step - self.kappa * (gap - 1)) % gap == 0
+
+    def exact_steps(self, steps: int) -> int:
+        """Return how many of the rule's first steps update the variances."""
+        found, gap, before = 0, 1, 0  # steps before the updates that are `gap` apart
+        while before < steps:
+            found += min(self.kappa, (steps - before) // gap)
+            before += self.kappa * gap
+            gap *= 2
+        return found
 
     @torch.no_grad()
     def stepping(self, context: SyncContext, state: State) -> Communication[State]:
@@ -90,6 +107,16 @@ class LocalFrozenAdam(MomentRule):
     replicas_differ: ClassVar[bool] = True
     doubling: int = knob(32768, low=1, doc="steps after which rounds are twice as long")
     longest: int = knob(16, low=1, doc="steps in the longest rounds")
+
+    def stretches(self, steps: int | None) -> Sequence[Stretch]:
+        if steps is None:
+            return (Stretch(Cadence(self.longest, overlaps=False)),)
+        found, before, length = [], 0, 1
+        while before < steps:
+            end = steps if length == self.longest else min(steps, before + self.doubling)
+            found.append(Stretch(Cadence(length, overlaps=False), (end - before) / steps))
+            before, length = end, min(self.longest, 2 * length)
+        return tuple(found)
 
     def init(self, context: SyncContext) -> State:
         points, rates = copies(context.parameters), torch.zeros(len(context.parameters), dtype=torch.float64)

@@ -12,6 +12,7 @@ from laconic.registry import knob, named_sentence, technique
 from laconic.sync.base import State, SyncContext
 from laconic.sync.moments import SIGNS, MomentRule, Moments
 from laconic.sync.tensor_lists import copies, keep
+from laconic.values.cadence import Cadence
 from laconic.worker import Communication
 
 
@@ -33,6 +34,10 @@ class FrozenLAMB(MomentRule):
     lowest: float = knob(0.5, above=0, doc="the least f; with highest=1 and lowest=1 rates are frozen too")
     highest: float = knob(4.0, above=0, doc="the largest f")
     drift: float = knob(0.1, above=0, below=1, doc="how far f may move from its last value in a step, as a share of it")
+
+    @property
+    def cadence(self) -> Cadence:
+        return Cadence(1, overlaps=False)
 
     @torch.no_grad()
     def stepping(self, context: SyncContext, state: State) -> Communication[State]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,7 +13,7 @@ from laconic.registry import knob, named_sentence, technique
 from laconic.sync.base import Context, State, Sync, SyncContext, average_buffers
 from laconic.sync.momentum import POLICIES, treat_momentum
 from laconic.sync.tensor_lists import keep, kept
-from laconic.values.cadence import Cadence
+from laconic.values.cadence import Cadence, Stretch
 from laconic.worker import Communication
 
 
@@ -87,8 +88,26 @@ class LocalSGD(Averaging):
     growing: bool = knob(False, doc="whether the i-th gap is i times the period")
 
     @property
-    def cadence(self) -> Cadence:
-        return Cadence(self.period, overlaps=self._is_bsp)
+    def cadence(self) -> Cadence | None:
+        return None if self.growing else Cadence(self.period, overlaps=self._is_bsp)
+
+    def stretches(self, steps: int | None) -> Sequence[Stretch]:
+        """Gaps that grow come to no length in the end. In a run of known length those of one octave count as equal, and
+        what follows the last averaging as a part of the gap before."""
+        if not self.growing or steps is None:
+            return super().stretches(steps)
+        octaves: dict[int, list[int]] = {}  # the gaps of each
+        before, gap = 0, self.period
+        while before + gap <= steps:
+            octaves.setdefault((gap // self.period).bit_length(), []).append(gap)
+            before, gap = before + gap, gap + self.period
+        if not octaves:
+            return (Stretch(Cadence(self.period, overlaps=False)),)
+        last = max(octaves)
+        return [
+            Stretch(Cadence(round(sum(gaps) / len(gaps)), False), (sum(gaps) + (steps - before) * (k == last)) / steps)
+            for k, gaps in octaves.items()
+        ]
 
     @property
     def guarantee(self) -> str:

@@ -28,3 +28,15 @@ class Cadence:
     @property
     def is_asynchronous(self) -> bool:
         return self.pace != "common"
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Steps of a phase, not necessarily one after the other, in which its rule keeps one cadence.
+
+    `share` is theirs of the phase's steps; where messages are `exact` the sentence's compression is left out.
+    """
+
+    cadence: Cadence
+    share: float = 1.0
+    exact: bool = False

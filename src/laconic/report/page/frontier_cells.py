@@ -9,10 +9,9 @@ from statistics import median
 from laconic.experiments.statistics import Spread
 from laconic.frontier.map import Offer
 from laconic.frontier.tables import Line, Table
+from laconic.planner.runs import MOST_PASSES
 from laconic.report.page.units import MISSING, number, times, with_unit
 
-PASSES = 2
-"""Over a text, at most: what is learned by heart says little of what a method does to learning."""
 LINE_COLUMNS = ("method", "rate", "seeds", "loss", "gap %", "[95 %]", "tokens", "[95 %]", "bytes / DDP16", "metrics")
 OFFER_COLUMNS = ("method", "step", "sent", "tokens", "speed-up", "[95 %]", "pays", "loss by")
 
@@ -80,8 +79,9 @@ def _repeated(table: Table) -> Iterator[str]:
     for run in table.runs:
         most[run.seed] = max(most.get(run.seed, 0.0), run.epochs or 0.0)
     for seed, epochs in sorted(most.items()):
-        if epochs > PASSES:
-            yield f"seed {seed}: runs passed {epochs:.2g} times over their text, where more than {PASSES} is too many"
+        if epochs > MOST_PASSES:
+            passed = f"seed {seed}: runs passed {epochs:.2g} times over their text"
+            yield f"{passed}, where more than {MOST_PASSES} is too many"
 
 
 def _above_noise(table: Table) -> Iterator[str]:

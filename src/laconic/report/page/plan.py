@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import PurePath
 
+from laconic.planner.sources import is_script
 from laconic.planner.values import Advice, Option, Risk
 from laconic.report.page import breakdown, layers, sharded
 from laconic.report.page.html import Cell, Column, Markup, as_csv, el, facts, prose, table, tiles
@@ -58,7 +59,7 @@ def section(planned: Planned, anchor: str) -> Markup:
 
 def name_of(advice: Advice) -> str:
     """Return what the plan is for; for a script, its name without the folder."""
-    return PurePath(advice.subject).name if advice.subject.endswith(".py") else advice.subject
+    return PurePath(advice.subject).name if is_script(advice.subject) else advice.subject
 
 
 def _to_copy(line: str) -> Markup:
