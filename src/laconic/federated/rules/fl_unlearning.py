@@ -42,7 +42,7 @@ class RapidRetraining(Rule):
     pass for each; `epsilon` is as large as v often is, since without it the smallest gradients make the largest steps.
     On digits, ten clients with a step of all their samples a round reach the accuracy that SGD has after 100 rounds
     (each with the better of two rates) in 35 rounds where SGD takes 76, on average over eight seeds; of single seeds it
-    is 1.7 to 3.1 times fewer. They end 1.2 points higher.
+    is 1.7 to 3.0 times fewer. They end 1.2 points higher.
     """
 
     decay: float = knob(0.9, low=0, below=1, doc="share of the moving average of gradients that a step keeps")
