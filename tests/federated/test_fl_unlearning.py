@@ -145,6 +145,34 @@ def test_a_backdoor_in_the_deleted_samples_is_gone(seed: int) -> None:
     assert after[0] > 0.9 and after[1] < 0.15
 
 
+@pytest.mark.long
+@pytest.mark.technique("fl_unlearning", check=2)
+def test_the_accuracy_of_retraining_is_reached_in_half_the_rounds() -> None:
+    """On average over eight seeds: what SGD has after 100 rounds without twenty of a client's samples, each with the
+    better of two rates; and the end is at most a point lower."""
+    rounds: list[tuple[int, int]] = []
+    for seed in range(8):
+        shards = iid(1437, 10, seed)
+        left = Population(shards.without(np.random.default_rng(seed).permutation(shards[0])[:20]))
+
+        def accuracies(rule: str, rate: float, left: Population = left, seed: int = seed) -> np.ndarray:
+            outcome = simulate(digits(), left, f"{rule}(10, batch=0)", 100, rate=rate, seed=seed, evaluate_every=1)
+            return np.array([step.scores["accuracy"] for step in outcome.steps])
+
+        plain = [accuracies("fedavg", rate) for rate in (0.7, 1.0)]
+        rapid = [accuracies("fl_unlearning", rate) for rate in (1e-3, 2e-3)]
+        target = max(each[-10:].mean() for each in plain)
+        assert target > 0.95 and max(each[-10:].mean() for each in rapid) >= target - 0.01
+        rounds.append((first(plain, target), first(rapid, target)))
+    slow, fast = np.sum(rounds, axis=0)
+    assert slow >= 2 * fast, rounds
+
+
+def first(runs: list[np.ndarray], target: float) -> int:
+    """Return the first round in which one of some runs has reached an accuracy."""
+    return min(int(np.argmax(each >= target)) + 1 if (each >= target).any() else len(each) for each in runs)
+
+
 def with_trigger(images: Tensor) -> Tensor:
     """Return images whose first pixels of three rows are bright, as no digit has them."""
     marked = images.clone()

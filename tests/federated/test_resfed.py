@@ -86,10 +86,12 @@ def test_with_the_last_model_as_prediction_it_is_compression_of_changes(chain: s
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", [0, 1])
-def test_residuals_are_smaller_than_changes_and_messages_a_hundredth_of_the_model(seed: int) -> None:
-    """With the default prediction and a twentieth both ways, on average over the rounds that predict; bytes with the
-    whole models of the first rounds are a thirtieth from the sixtieth round on."""
+@pytest.mark.technique("resfed", check=3)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_residuals_are_smaller_than_changes_and_a_fortieth_of_the_bytes_is_nearly_as_good(seed: int) -> None:
+    """With the default prediction, a twentieth both ways and 128 hidden units: residuals on average over the rounds
+    that predict, bytes with the whole models of the first rounds, and accuracy as a mean of the last three evaluations,
+    at most two points below FedAvg's."""
     residuals, changes = [], []
 
     @dataclass(frozen=True)
@@ -103,9 +105,12 @@ def test_residuals_are_smaller_than_changes_and_messages_a_hundredth_of_the_mode
             return sent
 
     made = FederatedStrategy.parse('resfed / flat+deep_residual(0.05) / server(down="flat+deep_residual(0.05)")')
-    strategy = FederatedStrategy(Watched(5, batch=50), made.compression, made.structure)
-    outcome = simulate(digits(), Population(iid(1437, 5, seed)), strategy, 60, rate=0.3, seed=seed)
-    assert len(residuals) >= 5 * 57 and np.mean(residuals) < np.mean(changes)
-    last, before = outcome.steps[-1], outcome.steps[-11]
-    assert last.up_bytes + last.down_bytes - before.up_bytes - before.down_bytes < 10 * 5 * 2 * 4 * 2410 / 100
-    assert last.up_bytes + last.down_bytes < 60 * 5 * 2 * 4 * 2410 / 30
+    ours = FederatedStrategy(Watched(5, batch=50), made.compression, made.structure)
+    clients, accuracies, nbytes = Population(iid(1437, 5, seed)), [], []
+    for strategy in (FederatedStrategy.parse("fedavg(5, batch=50)"), ours):
+        steps = simulate(digits(128), clients, strategy, 100, rate=0.3, seed=seed, evaluate_every=10).steps
+        accuracies.append(np.mean([step.scores["accuracy"] for step in steps if step.scores][-3:]))
+        nbytes.append(steps[-1].up_bytes + steps[-1].down_bytes)
+    assert len(residuals) >= 5 * 97 and np.mean(residuals) < np.mean(changes)
+    assert nbytes[0] > 40 * nbytes[1]
+    assert accuracies[0] > 0.97 and accuracies[1] >= accuracies[0] - 0.02
