@@ -158,6 +158,7 @@ class Watched(Policy):
         return decision, memory
 
 
+@pytest.mark.long
 def test_jobs_explore_by_doubling_and_change_their_batches_without_restarts() -> None:
     folder = folder_of("pollux")
     jobs = read_workload(folder / "workloads" / "workload-3.csv", folder / "traces", "batch")[:12]

@@ -14,12 +14,13 @@ from tests.sharded.training import batch, sharded, trained, whole_parameters
 @pytest.mark.parametrize(
     ("weights", "bits", "tolerance"),
     [
-        pytest.param("int8(256)", 8, 0.03, marks=pytest.mark.long),
-        pytest.param("cast_fp8", 8, 0.1, marks=pytest.mark.long),
+        ("int8(256)", 8, 0.03),
+        ("cast_fp8", 8, 0.1),
         ("mx_block_codecs(mxfp8)", 8.25, 0.1),
-        pytest.param("mx_block_codecs(mxfp4)+ef21", 4.25, 0.15, marks=pytest.mark.long),
+        ("mx_block_codecs(mxfp4)+ef21", 4.25, 0.15),
     ],
 )
+@pytest.mark.long
 def test_formats_of_weights_are_what_travels_and_train(weights: str, bits: float, tolerance: float) -> None:
     """Bytes beyond those of the gradients are the format's, and the loss of the last steps is near that of exact
     weights. Of differences the first gather is whole, so that a step's bytes are those of two lengths' difference."""

@@ -97,7 +97,8 @@ def test_modules_that_were_sharded_in_one_call_get_their_own_messages_back() -> 
     laconic.simulate(job, 2)
 
 
-@pytest.mark.parametrize("native", first_of([False, True], 1))
+@pytest.mark.parametrize("native", [False, True])
+@pytest.mark.long
 def test_hooks_go_on_from_what_they_remembered(native: bool) -> None:
     """Memory of shards and of replicas is in `state_dict`: without it another model follows."""
 

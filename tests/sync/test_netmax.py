@@ -15,7 +15,6 @@ from laconic.sync.netmax import Monitor
 from laconic.topology.peer_policy import PeerPolicy, best_policy, second_eigenvalue
 from laconic.virtual.compute import Compute
 from laconic.worker import ActorMessage
-from tests.cases import first_of
 from tests.sync.gossiping import DIMENSION, Array, draws, sgd, walk
 
 Pairs = tuple[tuple[int, int], ...]
@@ -149,7 +148,8 @@ def test_a_slow_worker_delays_nobody() -> None:
     assert all(with_slow[rank] < alike[rank] / 0.9 for rank in range(3))
 
 
-@pytest.mark.parametrize("seed", first_of([0, 1], 1))
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.long
 def test_every_neighbour_pulls_equally_however_rarely_it_is_drawn(seed: int) -> None:
     """Different targets, and a pair with a slow way: the mean of all models still ends near the mean of all targets."""
     network = Network(4, (Level(1, 1e6),), pairs={(1, 2): 2e5})

@@ -53,6 +53,7 @@ def test_a_client_whose_footprint_does_not_fit_is_refused() -> None:
 @pytest.mark.evidence("mps")
 @pytest.mark.technique("mps", check=2)
 @pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.long
 def test_fitted_on_half_of_the_measured_pairs_it_predicts_the_others(seed: int) -> None:
     found = [row.pair for row in read_lucid(folder_of("lucid") / "colocate_info.csv")]
     assert len(found) == 1388

@@ -158,6 +158,7 @@ def test_late_clients_are_unmasked_as_vanished_ones() -> None:
     assert torch.allclose(plain.parameters, secure.parameters, atol=10 * STEP)
 
 
+@pytest.mark.long
 def test_an_error_memory_makes_up_for_what_a_coarse_grid_rounds_away() -> None:
     """With 6 bits behind the point changes below half a step are lost for ever, and a memory adds them up."""
     clients, rounds = Population(iid(1437, 8)), 20

@@ -23,7 +23,7 @@ from laconic.kernels.cpu.lists import (
     _write_scale,
     carray,
 )
-from laconic.kernels.cpu.loops import _compiled, _draw, _inlined
+from laconic.kernels.cpu.loops import _compiled, _draw, _fill, _inlined, _longest
 from laconic.kernels.reference.blocks import NO_NUMBER, BlockFormat
 from laconic.kernels.reference.short_floats import decoded, short_floats
 
@@ -210,7 +210,7 @@ def encode_blocks(places, errors, lengths, starts, block, shape, table, keys, sh
     """Write the codes and scales of tensors `first` to `last`, whose parts of the message begin at `starts`; with
     errors, those of x + error, which keep the rest: what is counted as sent is the tensor's share of it."""
     short = shape.sign == 8
-    room = np.zeros(lengths[first:last].max() + 2 if short else 0, np.uint8)
+    room = np.zeros(_longest(lengths[first:last]) + 2 if short else 0, np.uint8)
     for t in range(first, last):
         n, at = lengths[t], starts[t]
         low, high = _halves(keys[t])
@@ -241,13 +241,13 @@ def mean_of_blocks(rows, places, lengths, starts, block, shape, table, shares, f
     """Write the means of tensors `first` to `last`, times their shares, to their places, added up in the order of
     rows; the mean of one message is its values."""
     short, count = shape.sign == 8, np.float32(len(rows))
-    room = np.empty(lengths[first:last].max() + 2 if short else 0, np.uint8)
+    room = np.empty(_longest(lengths[first:last]) + 2 if short else 0, np.uint8)
     for t in range(first, last):
         n, at = lengths[t], starts[t]
         length, scales = block if block else max(1, n), at + (-(-n // 2) if short else n)
         mean = carray(_pointer(places[t]), n)
         if len(rows) > 1:
-            mean[:] = 0
+            _fill(mean, np.float32(0))
         for r in range(len(rows)):
             codes = room if short else rows[r, at:scales]
             if short:

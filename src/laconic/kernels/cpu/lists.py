@@ -13,7 +13,7 @@ import numpy as np
 from numba import types
 from numba.extending import intrinsic as _intrinsic
 
-from laconic.kernels.cpu.loops import _HALF, _compiled, _inlined, _levels, _summed
+from laconic.kernels.cpu.loops import _HALF, _compiled, _copy, _fill, _inlined, _levels, _longest, _summed
 from laconic.kernels.draws import STIRRING
 from laconic.kernels.sums import BLOCK
 
@@ -94,7 +94,7 @@ def _total(x, power, block, partial):  # type: ignore[no-untyped-def]
         else:
             for j in range(part.size):
                 block[j] = part[j] * part[j]
-        block[part.size :] = 0
+        _fill(block[part.size :], np.float32(0))
         for j in range(_HALF):
             block[j] += block[j + _HALF]
         partial[b] = _summed(block)
@@ -102,8 +102,8 @@ def _total(x, power, block, partial):  # type: ignore[no-untyped-def]
         blocks = -(-count // BLOCK)
         for b in range(blocks):
             part = partial[b * BLOCK : min((b + 1) * BLOCK, count)]
-            block[: part.size] = part
-            block[part.size :] = 0
+            _copy(part, block)
+            _fill(block[part.size :], np.float32(0))
             for j in range(_HALF):
                 block[j] += block[j + _HALF]
             partial[b] = _summed(block)
@@ -114,7 +114,7 @@ def _total(x, power, block, partial):  # type: ignore[no-untyped-def]
 @_inlined
 def _room(lengths):  # type: ignore[no-untyped-def]
     """Return scratch memory for `_total` of the longest of these tensors."""
-    return np.empty(BLOCK, np.float32), np.empty(1 + lengths.max() // BLOCK, np.float32)
+    return np.empty(BLOCK, np.float32), np.empty(1 + _longest(lengths) // BLOCK, np.float32)
 
 
 @_compiled
@@ -154,7 +154,7 @@ def mean_of_signs(rows, places, lengths):  # type: ignore[no-untyped-def]
         n = lengths[t]
         size, whole = -(-n // 8), n // 8
         mean = carray(_pointer(places[t]), n)
-        mean[:] = 0
+        _fill(mean, np.float32(0))
         for r in range(len(rows)):
             scale, bits = _read_scale(rows[r], at + size), rows[r, at : at + size]
             for b in range(whole):
@@ -199,7 +199,7 @@ def encode_levels(places, errors, lengths, bucket, steps, each, squared, keys, s
     """Write each tensor's codes, `each` in a byte, and its buckets' scales; with errors, those of x + error, which keep
     the rest: what is counted as sent is the tensor's share of it."""
     block, partial = _room(lengths)
-    codes, width = np.zeros(lengths.max() + 8, np.uint8), 8 // each
+    codes, width = np.zeros(_longest(lengths) + 8, np.uint8), 8 // each
     inverse, most = np.float32(1 / steps), np.float32(steps)
     at = 0
     for t in range(lengths.size):
@@ -218,10 +218,10 @@ def encode_levels(places, errors, lengths, bucket, steps, each, squared, keys, s
                 for i in range(part.size):
                     level = np.float32(chosen[i]) - most
                     part[i] = _finite(part[i] - (np.float32(0) + level * unit) * shares[t])
-        codes[n : n + 8] = 0
+        _fill(codes[n : n + 8], np.uint8(0))
         message = out[at : at + packed]
         if each == 1:
-            message[:] = codes[:n]
+            _copy(codes[:n], message)
         elif each == 2:
             for b in range(packed):
                 message[b] = codes[2 * b] | (codes[2 * b + 1] << np.uint8(4))
@@ -237,14 +237,14 @@ def encode_levels(places, errors, lengths, bucket, steps, each, squared, keys, s
 @_compiled
 def mean_of_levels(rows, places, lengths, bucket, steps, each, shares):  # type: ignore[no-untyped-def]
     """Write the mean of each tensor, times its share, to its place, added up in the order of rows."""
-    codes, width = np.empty(lengths.max() + 8, np.uint8), 8 // each
+    codes, width = np.empty(_longest(lengths) + 8, np.uint8), 8 // each
     mask, inverse, most = np.uint8((1 << width) - 1), np.float32(1 / steps), np.float32(steps)
     at, count = 0, np.float32(len(rows))
     for t in range(lengths.size):
         n = lengths[t]
         scales = at + -(-n // each)
         mean = carray(_pointer(places[t]), n)
-        mean[:] = 0
+        _fill(mean, np.float32(0))
         for r in range(len(rows)):
             message = rows[r, at:scales]
             if each == 1:

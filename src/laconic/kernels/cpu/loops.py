@@ -62,6 +62,27 @@ def _argument(a: Any) -> Any:
 
 
 @_inlined
+def _fill(part, value):  # type: ignore[no-untyped-def]
+    """Write a value everywhere: a plain loop, since Numba takes seconds to compile an assignment to a slice."""
+    for i in range(part.size):
+        part[i] = value
+
+
+@_inlined
+def _copy(source, out):  # type: ignore[no-untyped-def]
+    for i in range(source.size):
+        out[i] = source[i]
+
+
+@_inlined
+def _longest(lengths):  # type: ignore[no-untyped-def]
+    most = np.int64(0)
+    for i in range(lengths.size):
+        most = max(most, lengths[i])
+    return most
+
+
+@_inlined
 def _draw(i, low, high):  # type: ignore[no-untyped-def]
     """Return `draws.uniform` of one place. Numba widens 32-bit results, hence the many casts."""
     h = np.uint32(np.uint32(i) ^ low)
@@ -103,7 +124,7 @@ def block_sums(x, power, sums, first, last):  # type: ignore[no-untyped-def]
         else:
             for j in range(count):
                 block[j] = x[begin + j] * x[begin + j]
-        block[count:] = 0
+        _fill(block[count:], np.float32(0))
         for j in range(_HALF):
             block[j] += block[j + _HALF]
         sums[b] = _summed(block)
@@ -125,7 +146,7 @@ def add_and_sum(x, error, sums, first, last):  # type: ignore[no-untyped-def]
                 v = error[begin + j] + x[begin + j]
                 error[begin + j] = v
                 block[j] = abs(v)
-            block[count:] = 0
+            _fill(block[count:], np.float32(0))
             for j in range(_HALF):
                 block[j] += block[j + _HALF]
         sums[b] = _summed(block)
@@ -190,7 +211,7 @@ def levels_in_nibbles(x, scales, bucket, steps, low, high, out, first, last):  #
         begin, end = k * bucket, min((k + 1) * bucket, x.size)
         _levels(x[begin:end], scales[k], steps, low, high, begin, tile[: end - begin])
         if end - begin < bucket:
-            tile[end - begin :] = 0
+            _fill(tile[end - begin :], np.uint8(0))
         at = begin // 2
         for j in range((end - begin + 1) // 2):
             out[at + j] = tile[2 * j] | (tile[2 * j + 1] << np.uint8(4))

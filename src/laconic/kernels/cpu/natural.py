@@ -12,7 +12,7 @@ from torch import Tensor
 
 from laconic.kernels import codes
 from laconic.kernels.cpu.lists import _bits, _fed, _finite, _halves, _number, _pointer, carray
-from laconic.kernels.cpu.loops import _compiled, _draw, _inlined, _map
+from laconic.kernels.cpu.loops import _compiled, _draw, _fill, _inlined, _map
 from laconic.kernels.cpu.whole import _NONE, _numbers, _room, _single, _spans
 from laconic.kernels.lists import listed
 from laconic.kernels.reference.exponents import WIDTH
@@ -99,7 +99,7 @@ def _encode(places, errors, lengths, starts, keys, out, first, last):  # type: i
         for begin in range(0, n, _TILE):
             part = v[begin : min(begin + _TILE, n)]
             _exponents(part, low, high, begin, tile)
-            tile[part.size : part.size + 8] = 0
+            _fill(tile[part.size : part.size + 8], np.int32(0))
             place = at + begin // 8 * 9
             _pack(tile, part.size, out[place : place + -(-part.size * 9 // 8)])
             if errors.size:
@@ -123,7 +123,7 @@ def _mean(rows, places, lengths, starts, first, last):  # type: ignore[no-untype
     count = np.float32(len(rows))
     for t in range(first, last):
         mean = carray(_pointer(places[t]), lengths[t])
-        mean[:] = 0
+        _fill(mean, np.float32(0))
         for r in range(len(rows)):
             _decode(rows[r, starts[t] :], mean, True)
         for i in range(mean.size):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from laconic.kernels.cpu.lists import _fed, _finite, _halves
-from laconic.kernels.cpu.loops import _compiled, _inlined
+from laconic.kernels.cpu.loops import _compiled, _copy, _fill, _inlined, _longest
 from laconic.kernels.draws import BITS, FIRST, SECOND, SHIFTS
 
 _LARGEST = np.int32(0x7F800000)  # the bits of infinity; NaN counts as much
@@ -39,7 +39,7 @@ def _reached(counts, k):  # type: ignore[no-untyped-def]
 def kth_size(bits, k, counts, near):  # type: ignore[no-untyped-def]
     """Return the bits of the k-th largest magnitude, and how many are larger. `near` has room for all values, `counts`
     for 2048 numbers."""
-    counts[:] = 0
+    _fill(counts, 0)
     for i in range(bits.size):
         counts[_size(bits[i]) >> _LEADING] += 1
     digit, above = _reached(counts, k)
@@ -50,7 +50,7 @@ def kth_size(bits, k, counts, near):  # type: ignore[no-untyped-def]
         found += size >> _LEADING == leading
     least = leading << np.int32(_LEADING)
     for place in (_MIDDLE, 0):
-        counts[:] = 0
+        _fill(counts, 0)
         for i in range(found):
             counts[(near[i] >> place) & 1023] += 1
         digit, more = _reached(counts, k - above)
@@ -81,15 +81,15 @@ def _written(places, values, count, room, width, out, at):  # type: ignore[no-un
     if waiting > 0:
         out[at] = np.uint8(held & 255)
     raw = values[:count].view(np.uint8)
-    out[behind : behind + raw.size] = raw
+    _copy(raw, out[behind:])
     return behind + 4 * room
 
 
 @_compiled
 def encode_largest(places, errors, lengths, chosen, widths, out):  # type: ignore[no-untyped-def]
     """Write the `chosen` largest magnitudes of each tensor, of equal ones the first, and keep the others in `error`."""
-    counts, near = np.empty(2048, np.int64), np.empty(lengths.max() + 1, np.int32)
-    found_places, found_values = np.empty(chosen.max(), np.int64), np.empty(chosen.max(), np.float32)
+    counts, near = np.empty(2048, np.int64), np.empty(_longest(lengths) + 1, np.int32)
+    found_places, found_values = np.empty(_longest(chosen), np.int64), np.empty(_longest(chosen), np.float32)
     at = 0
     for t in range(lengths.size):
         n, k = lengths[t], chosen[t]
@@ -128,7 +128,7 @@ def _drawn(i, low, high):  # type: ignore[no-untyped-def]
 def encode_sampled(places, errors, lengths, samples, most, widths, keys, out):  # type: ignore[no-untyped-def]
     """Write what passes each tensor's sampled limit into a message that is zero, with its number before it, and keep
     the others in `error`."""
-    longest = lengths.max() + 1
+    longest = _longest(lengths) + 1
     counts, near = np.empty(2048, np.int64), np.empty(longest, np.int32)
     found_places, found_values, sample = np.empty(longest, np.int64), np.empty(longest, np.float32), near.copy()
     at = 0
@@ -205,7 +205,7 @@ def average_places(total, rows, lengths, most, widths, counted, left_out):  # ty
     head = 4 if counted else 0
     for t in range(lengths.size):
         mean = total[begin : begin + lengths[t]]
-        mean[:] = left_out
+        _fill(mean, left_out)
         end = at + head - (-most[t] * widths[t] // 8) + 4 * most[t]
         for r in range(len(rows)):
             count = most[t]
