@@ -80,13 +80,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _values_of(item: pytest.Item) -> dict[str, Any]:
     """Return which value a case has of each list that its test is given, by its parameters."""
-    if not hasattr(item, "callspec"):
-        return {}
-    params = item.callspec.params
-    lists = [
-        own if isinstance(own, str) else ",".join(own) for own in (m.args[0] for m in item.iter_markers("parametrize"))
-    ]
-    return {own: tuple(params[name.strip()] for name in own.split(",")) for own in lists}
+    lists = (mark.args[0] for mark in item.iter_markers("parametrize"))
+    named = [own.split(",") if isinstance(own, str) else own for own in lists]
+    return {",".join(own): tuple(item.callspec.params[name.strip()] for name in own) for own in named}  # type: ignore[attr-defined]
 
 
 def pytest_collection_finish() -> None:

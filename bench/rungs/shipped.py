@@ -14,7 +14,6 @@ from laconic.real.connect import connect
 from laconic.runtime.random_states import random_states, set_random_states
 from laconic.runtime.saved_training import own_part, restore, session_of
 from laconic.runtime.session import Session
-from laconic.runtime.tiers import is_collective
 from laconic.strategy import Sentence, Strategy
 
 
@@ -51,14 +50,9 @@ class Aside:
 def can_be_looked_at(strategy: Strategy) -> bool:
     """Return whether all that a training remembers is in its workers, and the order of arrivals changes nothing: not
     where servers hold the model, or rules race."""
-    return is_collective(strategy) and not any(sentence.sync.make().races for sentence in _sentences(strategy))
-
-
-def _sentences(strategy: Strategy) -> Iterator[Sentence]:
     if isinstance(strategy, Sentence):
-        yield strategy
-    for part in strategy.parts_within:
-        yield from _sentences(part)
+        return bool(strategy.architecture.make().collective) and not strategy.sync.make().races
+    return all(map(can_be_looked_at, strategy.parts_within))
 
 
 def _has_met(session: Session) -> bool:

@@ -87,7 +87,8 @@ def test_a_point_is_what_would_be_shipped_and_leaves_no_trace(text: str) -> None
 
 def test_where_it_cannot_be_seen_the_end_alone_is_evaluated() -> None:
     """On servers, whose state is not the workers', and where the order of arrivals decides."""
-    for text in ("asp / none / ps", "ssp(2) / none / ps", "hogwild / none / shared"):
+    later = "bsp until step 5, then bsp / none / ps"
+    for text in ("asp / none / ps", "ssp(2) / none / ps", "hogwild / none / shared", later):
         assert not can_be_looked_at(Strategy.parse(text)), text
     assert all(can_be_looked_at(Strategy.parse(text)) for text in RULES)
     task = Line()

@@ -15,7 +15,6 @@ from laconic.parallel.hiertrain import HierTrainer
 from laconic.parallel.planners.hiertrain import ROLES, HierProfile, MachineTimes, Split, hiertrain, seconds
 from laconic.real.connect import connect
 from laconic.virtual.compute import Compute
-from tests.cases import first_of
 
 BATCH = 7
 
@@ -137,7 +136,7 @@ def drawn(seed: int, layers: int) -> HierProfile:
 
 
 @pytest.mark.technique("hiertrain", check=2)
-@pytest.mark.parametrize("seed", first_of([0, 1, 3, 4, 2, 5], 4))
+@pytest.mark.parametrize("seed", range(6))
 def test_the_plan_is_the_best_of_all_splits(seed: int) -> None:
     layers, batch = 2 + seed % 3, 4 + seed % 3
     profile = drawn(seed, layers)
